@@ -1,0 +1,103 @@
+//! Where the time comes from.
+
+use std::{
+    fmt::Debug,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use crate::algorithm::Millis;
+
+/// Tells the time in milliseconds since some fixed moment.
+///
+/// The stores work with any clock, also with one that is set back: nothing is admitted that would
+/// not have been admitted otherwise.
+pub trait Clock: Debug + Send + Sync + 'static {
+    /// Milliseconds since the clock's own beginning.
+    fn now(&self) -> Millis;
+}
+
+impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
+    fn now(&self) -> Millis {
+        (**self).now()
+    }
+}
+
+/// Time since the clock was made; setting the machine's clock does not touch it.
+#[derive(Clone, Copy, Debug)]
+pub struct MonotonicClock {
+    start: Instant,
+}
+
+impl MonotonicClock {
+    /// A clock that starts now.
+    #[allow(clippy::new_without_default)] // a default that depends on when it is made would surprise
+    pub fn new() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Millis {
+        to_millis(self.start.elapsed())
+    }
+}
+
+/// The machine's own idea of the time since 1970.
+///
+/// For a Redis that does not let scripts ask for the time. Every server of the fleet must then keep
+/// its clock right; with Redis' own time, which is the default, none has to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Millis {
+        // A clock before 1970 is a clock that was never set.
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, to_millis)
+    }
+}
+
+/// A clock that stands still until it is told otherwise, for tests and simulations.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use tower_login_rate_limit::clock::{Clock, ManualClock};
+///
+/// let clock = Arc::new(ManualClock::at(1_000));
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(clock.now(), 2_000);
+/// ```
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// A clock that shows this many milliseconds.
+    pub const fn at(now: Millis) -> Self {
+        Self(AtomicU64::new(now))
+    }
+
+    /// Sets the clock, forward or back.
+    pub fn set(&self, now: Millis) {
+        self.0.store(now, Ordering::SeqCst);
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(to_millis(by), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Millis {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Whole milliseconds; a duration too long for them is as good as the longest.
+pub(crate) fn to_millis(duration: Duration) -> Millis {
+    duration.as_millis().try_into().unwrap_or(Millis::MAX)
+}

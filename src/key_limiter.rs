@@ -1,0 +1,91 @@
+//! The same counters without login words.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use crate::{
+    Limit, Part, PolicyError, Refusal, ReserveError, Rule, Token,
+    algorithm::Standing,
+    store::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
+};
+
+/// Limits anything by a key: mails to reset a password, codes sent by text message.
+///
+/// What is reserved counts at once, and is given back if the work turns out not to count.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tower_login_rate_limit::{KeyLimiter, Limit, Period, store::MemoryStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let three_an_hour = Limit::attempts(3).within(Period::hours(1)).without_block();
+/// let mails = KeyLimiter::new("reset-mail", three_an_hour, Arc::new(MemoryStore::new()))?;
+///
+/// let token = mails.reserve("alice@example.org").await?;
+/// assert_eq!(mails.check("alice@example.org").await?.remaining(), 2);
+/// mails.cancel("alice@example.org", token).await?; // no mail was sent after all
+/// assert_eq!(mails.check("alice@example.org").await?.remaining(), 3);
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyLimiter {
+    rule: Arc<Rule>,
+    store: Arc<dyn Store>,
+}
+
+impl KeyLimiter {
+    /// A limiter of this name. Limiters with different names that share a store count apart.
+    pub fn new<L>(
+        name: impl Into<Arc<str>>,
+        limit: L,
+        store: Arc<dyn Store>,
+    ) -> Result<Self, PolicyError>
+    where
+        L: TryInto<Limit>,
+        PolicyError: From<L::Error>,
+    {
+        let rule = Arc::new(Rule::new(name, [Part::value("key")], limit)?);
+        Ok(Self { rule, store })
+    }
+
+    /// Counts one for this key, if there is room.
+    pub async fn reserve(&self, key: impl AsRef<[u8]>) -> Result<Token, ReserveError> {
+        let token = Token::new();
+        let slot = self.slot(key.as_ref());
+        let standing = only(self.store.reserve(token, Duration::ZERO, &[slot])).await?;
+        match Refusal::new(self.rule.shared_name(), standing) {
+            Some(refusal) => Err(ReserveError::Refused(refusal)),
+            None => Ok(token),
+        }
+    }
+
+    /// How this key stands. Writes nothing.
+    pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<Standing, StoreError> {
+        let slot = self.slot(key.as_ref());
+        only(self.store.check(&[slot])).await
+    }
+
+    /// Gives one back. Returns whether it was still counted.
+    pub async fn cancel(&self, key: impl AsRef<[u8]>, token: Token) -> Result<bool, StoreError> {
+        let slot = self.slot(key.as_ref());
+        let cancelled = self.store.cancel(token, &[slot]);
+        Ok(cancelled.await? > 0)
+    }
+
+    fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {
+        Slot {
+            key: Key::of_subject(self.rule.name(), Cow::Borrowed(key)),
+            limit: *self.rule.limit(),
+        }
+    }
+}
+
+async fn only(standings: StoreFuture<Standings>) -> Result<Standing, StoreError> {
+    standings.await?.first().copied().ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Protocol,
+            "the store left out how the counter stands",
+        )
+    })
+}

@@ -1,0 +1,86 @@
+//! Protects login endpoints from password guessing, without locking out the people who own the
+//! accounts.
+//!
+//! A [`LoginLimiter`] is asked before a password is checked and told afterwards how it went. Failures
+//! count in a sliding window per address and per user and address; what is in flight takes a place
+//! but is no failure; success takes back the user's own failures and nobody else's. Whoever is
+//! refused learns when the block lifts.
+//!
+//! ```
+//! use std::net::IpAddr;
+//! use tower_login_rate_limit::{LoginLimiter, Outcome, Policy, ReserveError, store::MemoryStore};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! // 25 failures of an address in 24 h: blocked for 7 days.
+//! // 5 failures of a user from an address in 24 h: blocked for 24 h.
+//! let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+//! let address: IpAddr = "192.0.2.1".parse()?;
+//!
+//! for _ in 0..5 {
+//!     let attempt = limiter.reserve((address, "alice")).await?;
+//!     limiter.settle(&attempt, Outcome::Failure).await?;
+//! }
+//! match limiter.reserve((address, "alice")).await {
+//!     Err(ReserveError::Refused(refusal)) => {
+//!         assert_eq!(refusal.to_string(), "too many failed attempts, try again in 1 day");
+//!     }
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok(()) }
+//! # tokio::runtime::Runtime::new()?.block_on(example())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Words
+//!
+//! | | |
+//! |---|---|
+//! | **attempt** | one try to log in, with one token, the same in every counter |
+//! | **rule** | what is counted together, and a limit: per address, per user and address, or the app's own |
+//! | **limit** | an algorithm and its numbers: 5 within 24 h, then blocked for 24 h |
+//! | **reserve** | ask for an attempt before the password is checked |
+//! | **settle** | say how it went: success, failure, unknown user, MFA pending, not an attempt |
+//! | **in flight** | reserved and not settled; when its lease ends it becomes a failure |
+//! | **refusal** | which rule, blocked or busy, and when it lifts |
+//!
+//! # Features
+//!
+//! | | |
+//! |---|---|
+//! | `memory` | [`MemoryStore`](store::MemoryStore), the embedded store; on by default |
+//! | `redis` | [`RedisStore`](store::redis::RedisStore), for servers that share their counters |
+//! | `serde` | policies from and to JSON, TOML and the like |
+
+#![forbid(unsafe_code)]
+
+pub mod algorithm;
+pub mod clock;
+pub mod store;
+
+mod address;
+mod attempt;
+mod caller;
+mod key_limiter;
+mod limiter;
+mod normalise;
+mod period;
+mod policy;
+mod refusal;
+mod token;
+
+pub use address::{Address, ParseAddressError};
+pub use algorithm::Limit;
+pub use attempt::{Attempt, Outcome, Report};
+pub use caller::Caller;
+pub use key_limiter::KeyLimiter;
+pub use limiter::{LoginLimiter, ReserveError, Reserving};
+pub use normalise::normalise;
+pub use period::{ParsePeriodError, Period};
+pub use policy::{KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
+pub use refusal::{Reason, Refusal};
+pub use token::Token;
+
+// The README's examples are tested too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,394 @@
+//! The whole engine, for any async code.
+
+use std::{
+    borrow::Cow,
+    error::Error,
+    fmt,
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use smallvec::SmallVec;
+
+use crate::{
+    Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
+    caller::Counted,
+    normalise,
+    store::{Key, Slot, Standings, Store, StoreError, StoreFuture},
+};
+
+/// Limits attempts to log in, by outcome.
+///
+/// Reserve an attempt before the password is checked, settle it afterwards. Between the two the
+/// attempt is in flight: it takes a place, so that guessing in parallel gains nothing, but it is not
+/// a failure, so that many people may log in from one office at the same moment.
+///
+/// Cloning is cheap, and clones share everything.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tower_login_rate_limit::{LoginLimiter, Outcome, Policy, ReserveError, store::MemoryStore};
+///
+/// # fn password_is_right() -> bool { false }
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let address: IpAddr = "192.0.2.1".parse()?;
+///
+/// match limiter.reserve((address, "alice")).await {
+///     Ok(attempt) => {
+///         let outcome = if password_is_right() { Outcome::Success } else { Outcome::Failure };
+///         limiter.settle(&attempt, outcome).await?;
+///     }
+///     Err(ReserveError::Refused(refusal)) => println!("{refusal}"),
+///     Err(ReserveError::Store(error)) => println!("can't tell: {error}"),
+/// }
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct LoginLimiter {
+    shared: Arc<Shared>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    policy: Arc<Policy>,
+    store: Arc<dyn Store>,
+    normalise: Option<Normaliser>,
+}
+
+type Normaliser = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+/// What the known addresses of a user are kept under. No rule can have this name.
+const KNOWN_ADDRESSES: &str = "known:addresses";
+
+impl LoginLimiter {
+    /// A limiter with this policy and this store.
+    pub fn new(policy: Policy, store: impl Store) -> Self {
+        Self::with_shared_store(policy, Arc::new(store))
+    }
+
+    /// A limiter whose store is used by others too, or was chosen at run time.
+    pub fn with_shared_store(policy: Policy, store: Arc<dyn Store>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                policy: Arc::new(policy),
+                store,
+                normalise: None,
+            }),
+        }
+    }
+
+    /// Gives users one spelling with this function in place of [`normalise`].
+    ///
+    /// It must make equal at least what the app's own look-up holds to be equal; otherwise each
+    /// spelling has a budget of its own.
+    #[must_use]
+    pub fn with_normaliser(
+        self,
+        normalise: impl Fn(&str) -> String + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Shared {
+            normalise: Some(Arc::new(normalise)),
+            ..Shared::clone(&self.shared)
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.shared.policy
+    }
+
+    /// Reserves an attempt under every rule that applies to this caller, or under none.
+    ///
+    /// With an address alone, that is the rules without a user; [`identify`](Self::identify) adds
+    /// the others when the user is known.
+    pub fn reserve<'a>(&self, caller: impl Into<Caller<'a>>) -> Reserving {
+        let caller = self.count(caller.into());
+        let token = Token::new();
+        let policy = &self.shared.policy;
+        let (rules, slots) = applying(policy, &caller, |_| true);
+        let standings = self.shared.store.reserve(token, policy.lease(), &slots);
+        drop(slots);
+        let report = self.report(rules);
+        Reserving {
+            attempt: Some(Attempt {
+                token,
+                caller,
+                report,
+                withdrawn: None,
+            }),
+            standings,
+        }
+    }
+
+    /// Names the user of an attempt that is under way, and reserves it under the rules with a user
+    /// as well. If one of them refuses, the whole attempt is taken back and nothing is left to
+    /// settle.
+    ///
+    /// If the attempt had another user, as when a mail address turns out to belong to an account,
+    /// the new one takes its place. Naming the same user again changes nothing.
+    pub async fn identify(&self, attempt: &mut Attempt, user: &str) -> Result<(), ReserveError> {
+        if let Some(refusal) = &attempt.withdrawn {
+            return Err(ReserveError::Refused(refusal.clone()));
+        }
+        let user = self.normalise(user).into_owned().into_boxed_str();
+        if attempt.caller.user.as_ref() == Some(&user) {
+            return Ok(());
+        }
+        let policy = Arc::clone(&attempt.report.policy);
+        let before = attempt.caller.clone();
+        let caller = Counted {
+            user: Some(user),
+            ..before.clone()
+        };
+
+        let (rules, slots) = applying(&policy, &caller, Rule::counts_by_user);
+        let lease = policy.lease();
+        let standings = self
+            .shared
+            .store
+            .reserve(attempt.token, lease, &slots)
+            .await?;
+        drop(slots);
+        let user_level = Report {
+            policy: Arc::clone(&policy),
+            rules,
+            standings,
+        };
+        let refusal = user_level.refusal();
+
+        // Taking back what no longer holds. Should it fail, those places become failures when the
+        // lease ends: a count too many, never one too few.
+        let (_, stale) = applying(&policy, &before, |rule| {
+            refusal.is_some() || rule.counts_by_user()
+        });
+        if !stale.is_empty() {
+            let _ = self.shared.store.cancel(attempt.token, &stale).await;
+        }
+        match refusal {
+            Some(refusal) => {
+                attempt.withdrawn = Some(refusal.clone());
+                Err(ReserveError::Refused(refusal))
+            }
+            None => {
+                attempt.report = attempt.report.without_user().and(user_level);
+                attempt.caller = caller;
+                Ok(())
+            }
+        }
+    }
+
+    /// How every rule that applies to this caller stands. Writes nothing and reserves nothing.
+    pub async fn check<'a>(&self, caller: impl Into<Caller<'a>>) -> Result<Report, StoreError> {
+        let caller = self.count(caller.into());
+        let (rules, slots) = applying(&self.shared.policy, &caller, |_| true);
+        let standings = self.shared.store.check(&slots);
+        drop(slots);
+        let mut report = self.report(rules);
+        report.standings = standings.await?;
+        Ok(report)
+    }
+
+    /// Says how an attempt went. Doing so again changes nothing more, so that it may be repeated
+    /// after an error.
+    pub fn settle(&self, attempt: &Attempt, outcome: Outcome) -> StoreFuture<()> {
+        if attempt.withdrawn.is_some() {
+            return StoreFuture::ready(Ok(()));
+        }
+        let Attempt { token, caller, .. } = attempt;
+        let store = &self.shared.store;
+        let slots = || applying(attempt.policy(), caller, |_| true).1;
+        match outcome {
+            Outcome::Failure | Outcome::UnknownUser => store.fail(*token, &slots()).done(),
+            Outcome::MfaPending | Outcome::NotAnAttempt => store.cancel(*token, &slots()).done(),
+            Outcome::Success => {
+                let mut work = self.clean_up(attempt.policy(), caller, Some(*token));
+                if let (Some(keep), Some(user)) = (attempt.policy().known_addresses(), &caller.user)
+                {
+                    let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
+                    work.push(store.remember(&key, caller.address, keep));
+                }
+                StoreFuture::all(work)
+            }
+        }
+    }
+
+    /// Takes back the failures of one user from these addresses, and from what the user shares with
+    /// others only those same failures. For a password that was reset, say.
+    pub fn cleanup(
+        &self,
+        user: &str,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> StoreFuture<()> {
+        let work = addresses.into_iter().flat_map(|address| {
+            let caller = self.count((address, user).into());
+            self.clean_up(&self.shared.policy, &caller, None)
+        });
+        StoreFuture::all(work.collect())
+    }
+
+    /// Lifts every block of this caller: forgets all failures under the rules that apply. With an
+    /// address alone, what users did from there stays; with a user, what others did from the same
+    /// address is forgotten too.
+    pub fn unblock<'a>(&self, caller: impl Into<Caller<'a>>) -> StoreFuture<()> {
+        let caller = self.count(caller.into());
+        let (_, slots) = applying(&self.shared.policy, &caller, |_| true);
+        let work = slots
+            .iter()
+            .map(|slot| self.shared.store.cleanup(None, slot, &[]).done());
+        StoreFuture::all(work.collect())
+    }
+
+    /// Keeps an address that the user has logged in from. [`settle`](Self::settle) does so by itself
+    /// if the [policy says so](Policy::with_known_addresses).
+    pub fn remember(&self, user: &str, address: IpAddr) -> StoreFuture<()> {
+        let address = Address::new(address, self.shared.policy.ipv6_prefix());
+        let user = self.normalise(user);
+        let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
+        let keep = self.shared.policy.known_addresses().unwrap_or_default();
+        self.shared.store.remember(&key, address, keep)
+    }
+
+    /// The addresses that the user has logged in from, the newest first.
+    pub fn known_addresses(&self, user: &str) -> StoreFuture<Vec<Address>> {
+        let user = self.normalise(user);
+        let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
+        let keep = self.shared.policy.known_addresses().unwrap_or_default();
+        self.shared.store.known(&key, keep)
+    }
+
+    /// What the user did from this address is one counter; its failures leave all others with it.
+    fn clean_up(
+        &self,
+        policy: &Policy,
+        caller: &Counted,
+        token: Option<Token>,
+    ) -> Vec<StoreFuture<()>> {
+        let (rules, mut slots) = applying(policy, caller, |_| true);
+        let of_this_user_here = |i: &usize| {
+            let rule = &policy.rules()[rules[*i]];
+            rule.counts_by_user() && rule.counts_by_address()
+        };
+        let mains: SmallVec<[usize; 2]> = (0..slots.len()).filter(of_this_user_here).collect();
+        if mains.is_empty() {
+            let cancel = token.map(|token| self.shared.store.cancel(token, &slots).done());
+            return cancel.into_iter().collect();
+        }
+        let mut work = Vec::with_capacity(mains.len() + 1);
+        for main in mains {
+            slots.swap(0, main);
+            if let [main, others @ ..] = slots.as_slice() {
+                work.push(self.shared.store.cleanup(token, main, others).done());
+            }
+            slots.swap(0, main);
+        }
+        work
+    }
+
+    fn count(&self, caller: Caller<'_>) -> Counted {
+        Counted::new(caller, &self.shared.policy, |user| self.normalise(user))
+    }
+
+    fn normalise<'u>(&self, user: &'u str) -> Cow<'u, str> {
+        match &self.shared.normalise {
+            Some(normalise) => Cow::Owned(normalise(user)),
+            None => normalise(user),
+        }
+    }
+
+    fn report(&self, rules: SmallVec<[usize; 3]>) -> Report {
+        Report {
+            policy: Arc::clone(&self.shared.policy),
+            rules,
+            standings: Standings::default(),
+        }
+    }
+}
+
+/// The rules that are on, chosen and apply to this caller, by their place in the policy, and the
+/// counters they ask for.
+fn applying<'a>(
+    policy: &'a Policy,
+    caller: &'a Counted,
+    chosen: impl Fn(&Rule) -> bool,
+) -> (SmallVec<[usize; 3]>, SmallVec<[Slot<'a>; 3]>) {
+    let rules = policy.rules().iter().enumerate();
+    rules
+        .filter(|(_, rule)| rule.is_enabled() && chosen(rule))
+        .filter_map(|(i, rule)| Some((i, caller.slot(rule)?)))
+        .unzip()
+}
+
+impl fmt::Debug for LoginLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoginLimiter")
+            .field("policy", &self.shared.policy)
+            .field("store", &self.shared.store)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An attempt that is being reserved: what [`LoginLimiter::reserve`] returns.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Reserving {
+    attempt: Option<Attempt>,
+    standings: StoreFuture<Standings>,
+}
+
+impl Future for Reserving {
+    type Output = Result<Attempt, ReserveError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let standings = ready!(Pin::new(&mut self.standings).poll(cx))?;
+        let Some(mut attempt) = self.attempt.take() else {
+            // Polled again after it was done: as with any future, never.
+            return Poll::Pending;
+        };
+        attempt.report.standings = standings;
+        Poll::Ready(match attempt.report.refusal() {
+            Some(refusal) => Err(ReserveError::Refused(refusal)),
+            None => Ok(attempt),
+        })
+    }
+}
+
+/// An attempt was not admitted.
+#[derive(Clone, Debug)]
+pub enum ReserveError {
+    /// It was refused.
+    Refused(Refusal),
+    /// The store could not decide. That is neither a refusal nor a permission.
+    Store(StoreError),
+}
+
+impl fmt::Display for ReserveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for ReserveError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Store(error) => error.source(),
+        }
+    }
+}
+
+impl From<StoreError> for ReserveError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}

@@ -1,0 +1,45 @@
+use std::{convert::Infallible, error::Error, fmt};
+
+/// A policy that can't be: which part of it, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    part: String,
+    reason: String,
+}
+
+impl PolicyError {
+    pub(crate) fn new(part: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            part: part.into(),
+            reason: reason.into(),
+        }
+    }
+
+    /// The same, said of a part of `whole`.
+    pub(crate) fn within(self, whole: &str) -> Self {
+        Self {
+            part: format!("{whole}.{}", self.part),
+            reason: self.reason,
+        }
+    }
+
+    /// The part that is wrong, as in `address.limit`.
+    pub fn part(&self) -> &str {
+        &self.part
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid policy: {}: {}", self.part, self.reason)
+    }
+}
+
+impl Error for PolicyError {}
+
+/// So that a finished limit is accepted wherever one that may still fail is.
+impl From<Infallible> for PolicyError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,279 @@
+//! What is limited: rules, and the numbers around them.
+
+mod error;
+mod limit;
+mod rule;
+#[cfg(feature = "serde")]
+mod serde;
+
+use std::time::Duration;
+
+use crate::{
+    Limit, Period,
+    algorithm::{Block, Millis, SlidingWindow},
+};
+
+pub use error::PolicyError;
+pub use limit::LimitBuilder;
+pub use rule::{Part, Rule};
+
+/// What is limited, and how much.
+///
+/// [`Policy::default()`] is what most login pages need: 25 failures of an address within 24 hours
+/// block it for 7 days, 5 failures of a user from an address within 24 hours block that pair for
+/// 24 hours.
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period, Policy};
+///
+/// let policy = Policy::default()
+///     .with_address_limit(Limit::attempts(100).within(Period::hours(1)).blocked_for(Period::days(1)))?
+///     .with_user_address_limit(Limit::attempts(3).within(Period::Forever))?;
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
+///
+/// # JSON and TOML
+///
+/// With the feature `serde` a policy is read from and written to any format of serde. What is left
+/// out is as in the default policy; `block` left out is as long as `within`, and `"none"` means no
+/// block of its own. A word in `key` other than `address` and `user` names a value of the app's.
+///
+/// ```
+/// # #[cfg(feature = "serde")] {
+/// use tower_login_rate_limit::{Period, Policy};
+///
+/// let policy: Policy = toml::from_str(r#"
+///     lease = "20s"
+///
+///     [[rules]]
+///     name = "address"
+///     limit = 25
+///     within = "24h"
+///     block = "7 days"
+///
+///     [[rules]]
+///     name = "tenant"
+///     key = ["user", "tenant"]
+///     limit = 10
+///     within = "forever"
+/// "#)?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    lease: Duration,
+    ipv6_prefix: u8,
+    known_addresses: Option<KnownAddresses>,
+}
+
+impl Policy {
+    /// A policy with these rules and no others.
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, PolicyError> {
+        let mut policy = Self::empty();
+        for rule in rules {
+            if policy.rule(rule.name()).is_some() {
+                return Err(PolicyError::new(
+                    format!("rule {:?}", rule.name()),
+                    "stands twice; a second rule needs a name of its own",
+                ));
+            }
+            policy.rules.push(rule);
+        }
+        Ok(policy)
+    }
+
+    const fn empty() -> Self {
+        Self {
+            rules: Vec::new(),
+            lease: Duration::from_secs(30),
+            ipv6_prefix: 64,
+            known_addresses: None,
+        }
+    }
+
+    /// Replaces the limit of the rule by address.
+    pub fn with_address_limit<L>(self, limit: L) -> Result<Self, PolicyError>
+    where
+        L: TryInto<Limit>,
+        PolicyError: From<L::Error>,
+    {
+        Rule::new(Rule::ADDRESS, [Part::Address], limit).map(|rule| self.with_rule(rule))
+    }
+
+    /// Replaces the limit of the rule by user and address.
+    pub fn with_user_address_limit<L>(self, limit: L) -> Result<Self, PolicyError>
+    where
+        L: TryInto<Limit>,
+        PolicyError: From<L::Error>,
+    {
+        Rule::new(Rule::USER_ADDRESS, [Part::User, Part::Address], limit)
+            .map(|rule| self.with_rule(rule))
+    }
+
+    /// Adds a rule, or replaces the one of the same name.
+    #[must_use]
+    pub fn with_rule(mut self, rule: Rule) -> Self {
+        match self.rules.iter_mut().find(|r| r.name() == rule.name()) {
+            Some(old) => *old = rule,
+            None => self.rules.push(rule),
+        }
+        self
+    }
+
+    /// Switches a rule on or off, keeping its numbers.
+    pub fn with_rule_enabled(mut self, name: &str, enabled: bool) -> Result<Self, PolicyError> {
+        match self.rules.iter_mut().find(|rule| rule.name() == name) {
+            Some(rule) => *rule = rule.clone().enabled(enabled),
+            None => {
+                return Err(PolicyError::new(
+                    format!("rule {name:?}"),
+                    "is not in this policy",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// How long an attempt may be in flight; after that, nobody having said how it went, it is a
+    /// failure. 30 seconds unless set. Should be longer than the slowest login that is not given up.
+    pub fn with_lease(mut self, lease: Duration) -> Result<Self, PolicyError> {
+        let (least, most) = (Duration::from_millis(1), Duration::from_secs(24 * 60 * 60));
+        if !(least..=most).contains(&lease) {
+            return Err(PolicyError::new(
+                "lease",
+                format!(
+                    "{}; must be from 1 millisecond to 24 hours",
+                    Period::Of(lease)
+                ),
+            ));
+        }
+        self.lease = lease;
+        Ok(self)
+    }
+
+    /// How many bits of an IPv6 address are counted as one caller, from 1 to 128. 64 unless set.
+    pub fn with_ipv6_prefix(mut self, bits: u8) -> Result<Self, PolicyError> {
+        if !(1..=128).contains(&bits) {
+            return Err(PolicyError::new(
+                "ipv6_prefix",
+                format!("{bits} bits; must be from 1 to 128"),
+            ));
+        }
+        self.ipv6_prefix = bits;
+        Ok(self)
+    }
+
+    /// Keeps, at each success, the address that the user came from. Off unless set: it costs one
+    /// more key for each user who logs in.
+    #[must_use]
+    pub fn with_known_addresses(mut self, keep: KnownAddresses) -> Self {
+        self.known_addresses = Some(keep);
+        self
+    }
+
+    /// The rules, in the order in which they were given.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule of this name.
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.name() == name)
+    }
+
+    /// How long an attempt may be in flight.
+    pub const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// How many bits of an IPv6 address are counted as one caller.
+    pub const fn ipv6_prefix(&self) -> u8 {
+        self.ipv6_prefix
+    }
+
+    /// What is kept of the addresses that a user logs in from, if anything is.
+    pub const fn known_addresses(&self) -> Option<KnownAddresses> {
+        self.known_addresses
+    }
+}
+
+/// 25 failures of an address within 24 hours block it for 7 days; 5 failures of a user from an
+/// address within 24 hours block that pair for 24 hours.
+impl Default for Policy {
+    fn default() -> Self {
+        const DAY: Millis = 24 * 60 * 60 * 1000;
+        let limit = |limit, block| {
+            Limit::SlidingWindow(SlidingWindow {
+                limit,
+                window: Some(DAY),
+                block: Block::For(block),
+            })
+        };
+        Self {
+            rules: vec![
+                Rule::built_in(Rule::ADDRESS, [Part::Address], limit(25, 7 * DAY)),
+                Rule::built_in(
+                    Rule::USER_ADDRESS,
+                    [Part::User, Part::Address],
+                    limit(5, DAY),
+                ),
+            ],
+            ..Self::empty()
+        }
+    }
+}
+
+/// How many of the addresses a user has logged in from are kept, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownAddresses {
+    newest: u32,
+    kept_for: Duration,
+}
+
+impl KnownAddresses {
+    /// Keeps the newest so many, each for so long after the last login from it.
+    pub fn new(newest: u32, kept_for: Duration) -> Result<Self, PolicyError> {
+        if !(1..=1000).contains(&newest) {
+            return Err(PolicyError::new(
+                "known_addresses.newest",
+                format!("{newest} addresses; must be from 1 to 1000"),
+            ));
+        }
+        let (least, most) = (
+            Duration::from_secs(1),
+            Duration::from_secs(10 * 365 * 24 * 60 * 60),
+        );
+        if !(least..=most).contains(&kept_for) {
+            return Err(PolicyError::new(
+                "known_addresses.kept_for",
+                format!(
+                    "{}; must be from 1 second to 10 years",
+                    Period::Of(kept_for)
+                ),
+            ));
+        }
+        Ok(Self { newest, kept_for })
+    }
+
+    /// How many are kept.
+    pub const fn newest(&self) -> u32 {
+        self.newest
+    }
+
+    /// For how long.
+    pub const fn kept_for(&self) -> Duration {
+        self.kept_for
+    }
+}
+
+/// The newest 10, for 90 days.
+impl Default for KnownAddresses {
+    fn default() -> Self {
+        Self {
+            newest: 10,
+            kept_for: Duration::from_secs(90 * 24 * 60 * 60),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Why an attempt was turned away, and for how long.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use crate::{
+    Period,
+    algorithm::{Standing, State},
+};
+
+/// An attempt was turned away: by which rule, why, and until when.
+///
+/// Its text is meant for the person who was refused: `too many failed attempts, try again in 6 days
+/// 23 hours`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    rule: Arc<str>,
+    standing: Standing,
+}
+
+/// Why an attempt was turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Too many attempts have failed.
+    Blocked,
+    /// Too many attempts are in flight. None of them has to fail; a moment later there may be room.
+    Busy,
+}
+
+/// When to come back while others are in flight: long enough for a password to be checked.
+const BUSY_RETRY: Duration = Duration::from_secs(1);
+
+impl Refusal {
+    /// `None` if the standing does not refuse.
+    pub(crate) fn new(rule: Arc<str>, standing: Standing) -> Option<Self> {
+        standing.refuses().then_some(Self { rule, standing })
+    }
+
+    /// The name of the rule that refused.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// Why.
+    pub const fn reason(&self) -> Reason {
+        match self.standing.state {
+            State::Blocked { .. } => Reason::Blocked,
+            State::Busy | State::Clear => Reason::Busy,
+        }
+    }
+
+    /// How many attempts count.
+    pub const fn usage(&self) -> u32 {
+        self.standing.usage
+    }
+
+    /// How many may count.
+    pub const fn limit(&self) -> u32 {
+        self.standing.limit
+    }
+
+    /// How many are left: none, or it would not be a refusal.
+    pub const fn remaining(&self) -> u32 {
+        self.standing.remaining()
+    }
+
+    /// When the next attempt may come, counted from now: when the block lifts, or a moment later if
+    /// the reason is [`Busy`](Reason::Busy).
+    pub const fn lifts(&self) -> Period {
+        match self.standing.state {
+            State::Blocked { lifts } => lifts,
+            State::Busy | State::Clear => Period::Of(BUSY_RETRY),
+        }
+    }
+
+    /// The same in words: `in 6 days 23 hours`, `forever`.
+    pub fn lifts_in_words(&self) -> String {
+        match self.lifts().rounded_up() {
+            Period::Forever => "forever".to_owned(),
+            period => format!("in {period}"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.reason(), self.lifts()) {
+            (Reason::Busy, _) => f.write_str("too many attempts at once, try again in a moment"),
+            (Reason::Blocked, Period::Forever) => {
+                f.write_str("too many failed attempts, blocked forever")
+            }
+            (Reason::Blocked, _) => write!(
+                f,
+                "too many failed attempts, try again {}",
+                self.lifts_in_words()
+            ),
+        }
+    }
+}
+
+impl Error for Refusal {}

@@ -1,0 +1,64 @@
+use std::{borrow::Cow, error::Error, fmt, sync::Arc};
+
+/// The store could not decide. Says nothing about the attempt: neither admitted nor refused.
+#[derive(Clone, Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: Cow<'static, str>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+/// Why a store could not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// No answer within the deadline.
+    Timeout,
+    /// No connection, or it broke.
+    Connection,
+    /// The server answered with an error.
+    Server,
+    /// The server answered with something that is not an answer.
+    Protocol,
+    /// The store was set up in a way that can't work.
+    Config,
+    /// There is no room for a new counter, and those that are there still count.
+    Full,
+}
+
+impl StoreError {
+    /// An error of this kind; the message says what happened.
+    pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// With the error that led to it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Why the store could not decide.
+    pub const fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn Error + 'static))
+    }
+}

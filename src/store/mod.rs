@@ -1,0 +1,109 @@
+//! Where counters live.
+
+mod error;
+mod future;
+mod key;
+#[cfg(feature = "memory")]
+mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+
+use std::{fmt::Debug, ops::Deref, time::Duration};
+
+use smallvec::SmallVec;
+
+use crate::{Address, KnownAddresses, Limit, Token, algorithm::Standing};
+
+pub use error::{StoreError, StoreErrorKind};
+pub use future::StoreFuture;
+pub use key::Key;
+#[cfg(feature = "memory")]
+pub use memory::MemoryStore;
+
+/// Keeps counters and decides attempts, atomically.
+///
+/// A store knows keys and limits, nothing of users and requests. What it must hold to:
+///
+/// - **All or nothing.** [`reserve`](Self::reserve) looks at every slot and writes the token to all
+///   of them, or, if any refuses, to none. No other call comes in between.
+/// - **Refusing leaves no trace.** An attempt that is refused counts nowhere and extends nothing.
+/// - **Once is enough.** A token that is reserved, failed or cancelled again changes nothing more, so
+///   every call may be repeated after a reply that was lost.
+/// - **Its own time.** Callers' clocks do not matter.
+/// - **An error is not a permission.** A store that can't decide says so; it never admits instead.
+///
+/// The returned futures do not borrow: what a call needs it has taken when it returns. Calling is
+/// what begins the work in a store that answers at once; in others, polling does.
+///
+/// ```
+/// # use tower_login_rate_limit::store::Store;
+/// // The trait is object safe.
+/// fn any_store(store: std::sync::Arc<dyn Store>) {}
+/// ```
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Reserves an attempt in all of these counters or in none, and says how each stands.
+    ///
+    /// The attempt was admitted if no standing [refuses](Standing::refuses); usage then includes it.
+    /// It is in flight for `lease`; with a lease of zero it counts at once.
+    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
+
+    /// Says how each of these counters stands, and writes nothing.
+    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
+
+    /// Turns an attempt in flight into a failure, as of now, in each of these counters. Says in how
+    /// many it was in flight.
+    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
+
+    /// Takes an attempt out of each of these counters. Says in how many it was.
+    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
+
+    /// Takes `token`, if given, and every failed attempt of the `main` counter out of that counter
+    /// and out of the `others`. Attempts in flight stay, and so do all others of the `others`. Says
+    /// how many left the main counter.
+    fn cleanup(
+        &self,
+        token: Option<Token>,
+        main: &Slot<'_>,
+        others: &[Slot<'_>],
+    ) -> StoreFuture<usize>;
+
+    /// Keeps an address under this key, and as many of the newest as `keep` says.
+    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()>;
+
+    /// The addresses kept under this key, the newest first.
+    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>>;
+}
+
+/// One counter and what it allows.
+#[derive(Clone, Debug)]
+pub struct Slot<'a> {
+    /// Which counter.
+    pub key: Key<'a>,
+    /// What it allows.
+    pub limit: Limit,
+}
+
+/// How counters stand, in the order in which they were asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standings(SmallVec<[Standing; 3]>);
+
+impl Standings {
+    /// Whether none of them refuses.
+    pub fn admitted(&self) -> bool {
+        !self.iter().any(Standing::refuses)
+    }
+}
+
+impl Deref for Standings {
+    type Target = [Standing];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl FromIterator<Standing> for Standings {
+    fn from_iter<I: IntoIterator<Item = Standing>>(standings: I) -> Self {
+        Self(standings.into_iter().collect())
+    }
+}

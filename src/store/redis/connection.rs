@@ -1,0 +1,343 @@
+//! Connections: a small pool whose connections are shared, not held.
+//!
+//! A multiplexed connection serves many callers at once, so a caller takes a clone out of the pool
+//! and hands the pooled one back before it sends anything. A connection that turns out to be dead is
+//! marked, in all its clones, and leaves the pool when it is met there next; so nothing has to be sent
+//! to find out, and the first call after a restart of the server finds a new connection.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use bb8_redis::bb8::{ManageConnection, Pool, RunError};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::scripts::Script;
+use crate::{
+    Period,
+    store::{StoreError, StoreErrorKind},
+};
+
+type Answer = Pin<Box<dyn Future<Output = Result<Value, StoreError>> + Send>>;
+
+/// Sends commands, over whatever kind of connection.
+pub(super) trait Link: Send + Sync {
+    /// Sends a command, for a script if it is a call of one, and answers within the deadline.
+    fn send(self: Arc<Self>, command: Cmd, script: Option<&'static Script>) -> Answer;
+}
+
+/// A pool of shared connections.
+pub(super) struct Connections<M: ManageConnection<Error = RedisError>> {
+    pool: Pool<Sharing<M>>,
+    failures: Arc<Failures>,
+    size: u32,
+    deadline: Duration,
+}
+
+impl<M> Connections<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Clone + Sync,
+{
+    /// Needs a Tokio runtime: connections are opened by tasks of their own.
+    pub(super) fn new(manager: M, size: u32, deadline: Duration) -> Self {
+        let failures = Arc::<Failures>::default();
+        let manager = Sharing {
+            manager,
+            failures: Arc::clone(&failures),
+            deadline,
+        };
+        let pool = Pool::builder()
+            .max_size(size)
+            .min_idle(size)
+            .test_on_check_out(false)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .retry_connection(false)
+            .connection_timeout(deadline.saturating_mul(2)) // ours comes first
+            .build_unchecked(manager);
+        Self {
+            pool,
+            failures,
+            size,
+            deadline,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        command: Cmd,
+        script: Option<&'static Script>,
+    ) -> Result<Value, StoreError> {
+        let deadline = Instant::now() + self.deadline;
+        // After a restart all connections of the pool are dead, and one more call finds a new one.
+        let mut tries = self.size + 1;
+        loop {
+            let mut link = match timeout_at(deadline, self.checkout()).await {
+                Ok(link) => link.map_err(|error| self.explain(&error))?,
+                Err(_) => return Err(self.no_connection_in_time()),
+            };
+            let answer = link.exchange(&command, script);
+            let Ok(answer) = timeout_at(deadline, answer).await else {
+                // It may be a black hole. Those who still wait for an answer on it may get one.
+                link.mark_broken();
+                return Err(self.no_answer_in_time());
+            };
+            tries -= 1;
+            match answer {
+                Ok(value) => return Ok(value),
+                // Every command of ours may be repeated: a reply that was lost counts once.
+                Err(error) if is_of_the_connection(&error) => {
+                    link.mark_broken();
+                    if tries == 0 {
+                        return Err(self.explain(&error));
+                    }
+                }
+                Err(error) => return Err(self.explain(&error)),
+            }
+        }
+    }
+
+    /// A clone of a connection that is not known to be dead.
+    async fn checkout(&self) -> Result<SharedConnection<M::Connection>, RedisError> {
+        loop {
+            // Registered before the pool is asked, so that no failure is missed.
+            let mut failed = pin!(self.failures.failed.notified());
+            failed.as_mut().enable();
+            let mut pooled = pin!(self.pool.get());
+            // The pool waits for a connection until its time is up, whatever becomes of those that
+            // it is opening. We would rather say at once that the server can't be reached.
+            let pooled = poll_fn(|cx| match pooled.as_mut().poll(cx) {
+                Poll::Ready(pooled) => Poll::Ready(Some(pooled)),
+                Poll::Pending => failed.as_mut().poll(cx).map(|()| None),
+            });
+            match pooled.await {
+                Some(Ok(pooled)) if pooled.is_broken() => {} // the pool drops it
+                Some(Ok(pooled)) => return Ok(pooled.clone()),
+                Some(Err(RunError::User(error))) => return Err(error),
+                Some(Err(RunError::TimedOut)) | None => return Err(self.failures.last()),
+            }
+        }
+    }
+
+    fn no_connection_in_time(&self) -> StoreError {
+        let within = Period::Of(self.deadline);
+        StoreError::new(
+            StoreErrorKind::Timeout,
+            format!("redis did not accept a connection within {within}"),
+        )
+    }
+
+    fn no_answer_in_time(&self) -> StoreError {
+        let within = Period::Of(self.deadline);
+        StoreError::new(
+            StoreErrorKind::Timeout,
+            format!("redis did not answer within {within}"),
+        )
+    }
+
+    fn explain(&self, error: &RedisError) -> StoreError {
+        let (kind, what) = match error.kind() {
+            _ if error.is_timeout() => (StoreErrorKind::Timeout, "redis did not answer in time"),
+            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => {
+                (StoreErrorKind::Connection, "redis can't be reached")
+            }
+            ErrorKind::InvalidClientConfig => (StoreErrorKind::Config, "redis can't be used so"),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+                (StoreErrorKind::Protocol, "redis sent something unreadable")
+            }
+            _ => (StoreErrorKind::Server, "redis answered with an error"),
+        };
+        StoreError::new(kind, format!("{what}: {error}")).with_source(error.clone())
+    }
+}
+
+impl<M> Link for Connections<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Clone + Sync,
+{
+    fn send(self: Arc<Self>, command: Cmd, script: Option<&'static Script>) -> Answer {
+        Box::pin(async move { self.exchange(command, script).await })
+    }
+}
+
+/// Whether the connection, not the command, is what failed.
+fn is_of_the_connection(error: &RedisError) -> bool {
+    error.is_connection_dropped() || error.is_io_error() || error.is_unrecoverable_error()
+}
+
+/// A connection that many use at once and any of them can declare dead.
+#[derive(Clone)]
+pub(super) struct SharedConnection<C> {
+    connection: C,
+    broken: Arc<AtomicBool>,
+}
+
+impl<C: ConnectionLike> SharedConnection<C> {
+    async fn exchange(
+        &mut self,
+        command: &Cmd,
+        script: Option<&'static Script>,
+    ) -> Result<Value, RedisError> {
+        let answer = command.query_async(&mut self.connection).await;
+        match (answer, script) {
+            (Err(error), Some(script))
+                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) =>
+            {
+                let by_source = script.call_by_source(command);
+                by_source.query_async(&mut self.connection).await
+            }
+            (answer, _) => answer,
+        }
+    }
+}
+
+impl<C> SharedConnection<C> {
+    fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+}
+
+/// What became of the attempts to open a connection.
+#[derive(Default)]
+struct Failures {
+    last: Mutex<Option<RedisError>>,
+    failed: Notify,
+}
+
+impl Failures {
+    fn last(&self) -> RedisError {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+            .unwrap_or_else(|| RedisError::from((ErrorKind::Io, "no connection")))
+    }
+}
+
+/// Makes connections with another manager, and lets go of those that were declared dead.
+struct Sharing<M> {
+    manager: M,
+    failures: Arc<Failures>,
+    deadline: Duration,
+}
+
+impl<M> ManageConnection for Sharing<M>
+where
+    M: ManageConnection<Error = RedisError>,
+{
+    type Connection = SharedConnection<M::Connection>;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Self::Connection, RedisError> {
+        // Whatever the manager does about it: a server that accepts and says nothing must not keep
+        // the pool's only place.
+        let connected = match timeout(self.deadline, self.manager.connect()).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                let within = Period::Of(self.deadline);
+                let message = format!("no connection within {within}");
+                Err(io::Error::new(io::ErrorKind::TimedOut, message).into())
+            }
+        };
+        match connected {
+            Ok(connection) => Ok(SharedConnection {
+                connection,
+                broken: Arc::default(),
+            }),
+            Err(error) => {
+                let mut last = self
+                    .failures
+                    .last
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                *last = Some(error.clone());
+                drop(last);
+                self.failures.failed.notify_waiters();
+                Err(error)
+            }
+        }
+    }
+
+    async fn is_valid(&self, connection: &mut Self::Connection) -> Result<(), RedisError> {
+        self.manager.is_valid(&mut connection.connection).await
+    }
+
+    fn has_broken(&self, connection: &mut Self::Connection) -> bool {
+        connection.is_broken() || self.manager.has_broken(&mut connection.connection)
+    }
+}
+
+/// Opens connections to one server.
+pub(super) struct OneServer(pub(super) Client);
+
+impl ManageConnection for OneServer {
+    type Connection = MultiplexedConnection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Self::Connection, RedisError> {
+        // The deadline is ours, and there is one.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let connecting = self.0.get_multiplexed_async_connection_with_config(&config);
+        connecting.await
+    }
+
+    async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), RedisError> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut Self::Connection) -> bool {
+        false
+    }
+}
+
+/// Takes connections out of a pool that belongs to the app.
+pub(super) struct FromPool<M: ManageConnection>(pub(super) Pool<M>);
+
+impl<M> ManageConnection for FromPool<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: Clone,
+{
+    type Connection = M::Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Self::Connection, RedisError> {
+        match self.0.get().await {
+            Ok(pooled) => Ok(pooled.clone()),
+            Err(RunError::User(error)) => Err(error),
+            Err(RunError::TimedOut) => Err(RedisError::from((
+                ErrorKind::Io,
+                "the app's pool has no connection to give",
+            ))),
+        }
+    }
+
+    async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), RedisError> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut Self::Connection) -> bool {
+        false
+    }
+}

@@ -1,0 +1,160 @@
+//! How counters are named in Redis.
+//!
+//! `prefix:{address}:kind`, or `prefix:{address}:kind:digest` with a digest of the subject; without
+//! an address the digest takes its place. What stands in braces decides where a Redis Cluster keeps a
+//! key, so all counters of one address are on one server and one script can decide on them.
+
+use std::io::Write;
+
+use crate::store::{Key, StoreError, StoreErrorKind};
+
+/// Writes keys. Subjects are user names and the like: they appear only as a digest, of one length
+/// and, given a secret, meaningless to somebody who reads the database.
+pub(super) struct KeyScheme {
+    prefix: String,
+    digest_key: [u8; 32],
+}
+
+impl KeyScheme {
+    pub(super) fn new(prefix: &str, secret: &[u8]) -> Result<Self, StoreError> {
+        let allowed = |c: char| c.is_ascii_graphic() && !matches!(c, '{' | '}');
+        if !(1..=64).contains(&prefix.len()) || !prefix.chars().all(allowed) {
+            return Err(StoreError::new(
+                StoreErrorKind::Config,
+                format!(
+                    "{prefix:?} can't be a key prefix: use 1 to 64 printable ASCII characters without braces or spaces"
+                ),
+            ));
+        }
+        Ok(Self {
+            prefix: prefix.to_owned(),
+            digest_key: blake3::derive_key("tower-login-rate-limit redis key subjects v1", secret),
+        })
+    }
+
+    pub(super) fn write(&self, key: &Key<'_>) -> Vec<u8> {
+        let mut name = Vec::with_capacity(self.prefix.len() + key.kind.len() + 80);
+        let Self { prefix, .. } = self;
+        let kind = key.kind;
+        // Writing to a vector can't fail.
+        let _ = match key.address {
+            None => write!(name, "{prefix}:{{{}}}:{kind}", self.digest(key)),
+            Some(address) if key.subject.is_empty() => {
+                write!(name, "{prefix}:{{{address}}}:{kind}")
+            }
+            Some(address) => {
+                write!(name, "{prefix}:{{{address}}}:{kind}:{}", self.digest(key))
+            }
+        };
+        name
+    }
+
+    /// 128 bits of a keyed hash, in hexadecimal: nobody finds two names with the same.
+    fn digest(&self, key: &Key<'_>) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.digest_key);
+        hasher.update(&(key.kind.len() as u64).to_le_bytes());
+        hasher.update(key.kind.as_bytes());
+        hasher.update(&key.subject);
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::Address;
+
+    fn scheme() -> KeyScheme {
+        KeyScheme::new("login", b"").unwrap()
+    }
+
+    fn written(key: &Key<'_>) -> String {
+        String::from_utf8(scheme().write(key)).unwrap()
+    }
+
+    #[test]
+    fn keys_of_one_address_share_its_hash_tag() {
+        let address: Address = "2001:db8:1:2::/64".parse().unwrap();
+        let pair = Key::of_address(address, "user-address").and_subject(&b"user"[..]);
+        assert_eq!(
+            written(&Key::of_address(address, "address")),
+            "login:{2001:db8:1:2::/64}:address"
+        );
+        assert!(written(&pair).starts_with("login:{2001:db8:1:2::/64}:user-address:"));
+    }
+
+    #[test]
+    fn different_inputs_never_share_a_key() {
+        let addresses = [
+            "192.0.2.1",
+            "192.0.2.11",
+            "::1",
+            "2001:db8::/64",
+            "2001:db8::/56",
+        ];
+        let kinds = ["address", "user-address", "user", "a", "ab"];
+        let million = "x".repeat(1_000_000);
+        let million_and_one = "x".repeat(1_000_001);
+        let subjects = [
+            "",
+            "a",
+            "b",
+            "ab",
+            "a:b",
+            "a}b",
+            "{a}",
+            "}",
+            "{",
+            " ",
+            "a b",
+            "\0",
+            "a\0",
+            "ü",
+            "u\u{308}",
+            "192.0.2.1",
+            "192.0.2.1}:user-address:x",
+            "\u{202e}",
+            &million,
+            &million_and_one,
+        ];
+        let mut seen = HashMap::new();
+        for kind in kinds {
+            for subject in subjects {
+                let mut keys = vec![Key::of_subject(kind, subject.as_bytes())];
+                for address in addresses {
+                    let address = address.parse().unwrap();
+                    keys.push(Key::of_address(address, kind).and_subject(subject.as_bytes()));
+                }
+                for key in keys {
+                    let name = written(&key);
+                    assert!(name.len() < 128 && name.is_ascii(), "{name}");
+                    assert_eq!(name.matches(['{', '}']).count(), 2, "{name}");
+                    if let Some(other) = seen.insert(name, key.clone()) {
+                        let subject = String::from_utf8_lossy(other.subject());
+                        panic!("{key:?} of {subject:?} shares the key of {other:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_secret_changes_every_digest_and_names_are_not_in_clear() {
+        let key = Key::of_subject("account", &b"somebody"[..]);
+        let other = KeyScheme::new("login", b"secret").unwrap();
+        assert_ne!(scheme().write(&key), other.write(&key));
+        assert!(!written(&key).contains("somebody"));
+    }
+
+    #[test]
+    fn a_prefix_that_would_break_the_hash_tag_is_refused() {
+        for prefix in ["", "a{b", "a}b", "a b", "ü", "\0", &"x".repeat(65)] {
+            let Err(error) = KeyScheme::new(prefix, b"") else {
+                panic!("{prefix:?} was accepted");
+            };
+            assert_eq!(error.kind(), StoreErrorKind::Config);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The store that a fleet of servers shares.
+
+mod connection;
+mod keys;
+mod reply;
+mod scripts;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bb8_redis::bb8::{ManageConnection, Pool};
+use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value, aio::ConnectionLike};
+
+use self::{
+    connection::{Connections, FromPool, Link, OneServer},
+    keys::KeyScheme,
+    scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
+};
+use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
+use crate::{
+    Address, KnownAddresses, Limit, Token,
+    algorithm::{Block, Millis, SlidingWindow},
+    clock::{Clock, to_millis},
+};
+
+/// Counters in Redis 6.2 or later, or in Valkey.
+///
+/// Each decision is one Lua script in one round trip, with the server's own time. Calls share a few
+/// connections; each is answered within one deadline, and with an error if Redis does not answer. The
+/// first call after a restart of Redis works.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{LoginLimiter, Policy, store::redis::RedisStore};
+///
+/// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+/// let limiter = LoginLimiter::new(Policy::default(), store);
+/// # Ok(()) }
+/// ```
+///
+/// # Set Redis up so that it does not forget
+///
+/// With a `maxmemory-policy` of `allkeys-*`, a full Redis drops counters, and with them blocks. Use
+/// `noeviction`, or `volatile-ttl` if other keys may go first.
+#[derive(Clone)]
+pub struct RedisStore {
+    link: Arc<dyn Link>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    keys: KeyScheme,
+    clock: Option<Box<dyn Clock>>,
+}
+
+impl RedisStore {
+    /// Connects to the server at a URL, `redis://[user:password@]host[:port][/db]` or
+    /// `unix:///path/to/redis.sock`. Fails if the server does not answer.
+    pub async fn connect(url: impl IntoConnectionInfo) -> Result<Self, StoreError> {
+        Self::builder().connect(url).await
+    }
+
+    /// Takes its connections out of a pool that the app has already.
+    ///
+    /// A connection is shared with the pool's other users, not taken away from them.
+    pub fn from_pool<M>(pool: Pool<M>) -> Result<Self, StoreError>
+    where
+        M: ManageConnection<Error = RedisError>,
+        M::Connection: ConnectionLike + Clone + Sync,
+    {
+        Self::builder().from_pool(pool)
+    }
+
+    /// Begins a store with settings of its own.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::default()
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        command: Cmd,
+        script: &'static Script,
+        read: impl FnOnce(&Value) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let link = Arc::clone(&self.link);
+        StoreFuture::later(async move { read(&link.send(command, Some(script)).await?) })
+    }
+
+    fn call<'k>(&self, script: &Script, keys: impl IntoIterator<Item = &'k Key<'k>>) -> Cmd {
+        let keys: Vec<_> = (keys.into_iter())
+            .map(|key| self.shared.keys.write(key))
+            .collect();
+        script.call(&keys)
+    }
+
+    /// The time, if it is not the server's.
+    fn now(&self) -> Option<Millis> {
+        self.shared.clock.as_ref().map(|clock| clock.now())
+    }
+
+    fn reserve_or_check(
+        &self,
+        token: Option<Token>,
+        lease: Duration,
+        slots: &[Slot<'_>],
+    ) -> StoreFuture<Standings> {
+        if slots.is_empty() {
+            return StoreFuture::ready(Ok(Standings::default()));
+        }
+        let lease = to_millis(lease);
+        let mut command = self.call(&RESERVE, slots.iter().map(|slot| &slot.key));
+        or_empty(&mut command, token.as_ref().map(Token::as_bytes));
+        command.arg(lease);
+        or_empty(&mut command, self.now());
+        let mut limits = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let Limit::SlidingWindow(limit) = &slot.limit;
+            let keep = limit
+                .retention(false)
+                .map_or(0, |retention| retention + lease);
+            write_limit(&mut command, limit);
+            command.arg(keep);
+            limits.push(limit.limit());
+        }
+        self.run(command, &RESERVE, move |value| {
+            reply::standings(value, token, &limits)
+        })
+    }
+
+    fn settle(&self, token: Token, verb: &str, slots: &[Slot<'_>]) -> StoreFuture<usize> {
+        if slots.is_empty() {
+            return StoreFuture::ready(Ok(0));
+        }
+        let mut command = self.call(&SETTLE, slots.iter().map(|slot| &slot.key));
+        command.arg(token.as_bytes()).arg(verb);
+        or_empty(&mut command, self.now());
+        for slot in slots {
+            let Limit::SlidingWindow(limit) = &slot.limit;
+            write_limit(&mut command, limit);
+        }
+        self.run(command, &SETTLE, |value| reply::count("settle.lua", value))
+    }
+
+    fn known_addresses(
+        &self,
+        key: &Key<'_>,
+        address: Option<Address>,
+        keep: KnownAddresses,
+    ) -> StoreFuture<Vec<Address>> {
+        let mut command = self.call(&KNOWN_ADDRESSES, [key]);
+        or_empty(&mut command, address.map(|address| address.to_string()));
+        command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
+        or_empty(&mut command, self.now());
+        self.run(command, &KNOWN_ADDRESSES, reply::addresses)
+    }
+}
+
+/// Limit, window and block, as every script reads them.
+fn write_limit(command: &mut Cmd, limit: &SlidingWindow) {
+    command.arg(limit.limit());
+    command.arg(limit.window().unwrap_or(0));
+    match limit.block() {
+        Block::Sliding => command.arg(-1),
+        Block::For(block) => command.arg(block),
+        Block::Forever => command.arg(0),
+    };
+}
+
+impl Store for RedisStore {
+    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        self.reserve_or_check(Some(token), lease, slots)
+    }
+
+    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        self.reserve_or_check(None, Duration::ZERO, slots)
+    }
+
+    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
+        self.settle(token, "fail", slots)
+    }
+
+    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
+        self.settle(token, "cancel", slots)
+    }
+
+    fn cleanup(
+        &self,
+        token: Option<Token>,
+        main: &Slot<'_>,
+        others: &[Slot<'_>],
+    ) -> StoreFuture<usize> {
+        let slots = || std::iter::once(main).chain(others);
+        let mut command = self.call(&CLEANUP, slots().map(|slot| &slot.key));
+        or_empty(&mut command, token.as_ref().map(Token::as_bytes));
+        or_empty(&mut command, self.now());
+        for slot in slots() {
+            let Limit::SlidingWindow(limit) = &slot.limit;
+            write_limit(&mut command, limit);
+        }
+        self.run(command, &CLEANUP, |value| {
+            reply::count("cleanup.lua", value)
+        })
+    }
+
+    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
+        self.known_addresses(key, Some(address), keep).done()
+    }
+
+    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
+        self.known_addresses(key, None, keep)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").finish_non_exhaustive()
+    }
+}
+
+/// A [`RedisStore`] with settings of its own. See [`RedisStore::builder`].
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use tower_login_rate_limit::store::redis::RedisStore;
+///
+/// let store = RedisStore::builder()
+///     .prefix("shop:login")
+///     .secret(std::env::var("LOGIN_KEY_SECRET")?)
+///     .deadline(Duration::from_millis(100))
+///     .connect("redis://127.0.0.1:6379")
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a builder does nothing until it connects"]
+pub struct RedisStoreBuilder {
+    prefix: String,
+    secret: Vec<u8>,
+    deadline: Duration,
+    connections: u32,
+    clock: Option<Box<dyn Clock>>,
+}
+
+impl Default for RedisStoreBuilder {
+    fn default() -> Self {
+        Self {
+            prefix: "login".to_owned(),
+            secret: Vec::new(),
+            deadline: Duration::from_millis(200),
+            connections: 2,
+            clock: None,
+        }
+    }
+}
+
+impl RedisStoreBuilder {
+    /// What every key begins with, `login` unless set. Apps that share a Redis and are not to share
+    /// budgets need different ones.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Something that only the app's servers know, the same on each of them. Without it somebody who
+    /// can read the database can find out whether a certain user is in it, by trying names.
+    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.secret = secret.into();
+        self
+    }
+
+    /// How long a call may take in all, connecting and repeating included. 200 milliseconds unless
+    /// set.
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// How many connections the calls share, 2 unless set.
+    pub const fn connections(mut self, connections: u32) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// Takes the time from this clock in place of the server's: for a Redis that does not let scripts
+    /// ask for it, and for tests. All servers' clocks must then be right.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Box::new(clock));
+        self
+    }
+
+    /// Connects to the server at a URL and hands it the scripts. Fails if it does not answer.
+    pub async fn connect(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
+        let store = self.connect_later(url)?;
+        for script in scripts::all() {
+            store.link.clone().send(script.load(), None).await?;
+        }
+        Ok(store)
+    }
+
+    /// Like [`connect`](Self::connect), but does not wait for the server: an app may start while
+    /// Redis is down. Until it is up, every call gives an error.
+    pub fn connect_later(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
+        let client = Client::open(url).map_err(|error| {
+            StoreError::new(
+                StoreErrorKind::Config,
+                format!(
+                    "not the address of a Redis ({error}): write it like redis://127.0.0.1:6379"
+                ),
+            )
+        })?;
+        self.from_manager(OneServer(client))
+    }
+
+    /// Takes its connections out of a pool that the app has already. See [`RedisStore::from_pool`].
+    pub fn from_pool<M>(self, pool: Pool<M>) -> Result<RedisStore, StoreError>
+    where
+        M: ManageConnection<Error = RedisError>,
+        M::Connection: ConnectionLike + Clone + Sync,
+    {
+        self.from_manager(FromPool(pool))
+    }
+
+    /// Opens connections with a manager of the app's own, of whatever kind they are.
+    pub fn from_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
+    where
+        M: ManageConnection<Error = RedisError>,
+        M::Connection: ConnectionLike + Clone + Sync,
+    {
+        let config = |message: &'static str| StoreError::new(StoreErrorKind::Config, message);
+        if !(1..=64).contains(&self.connections) {
+            return Err(config("a Redis store needs 1 to 64 connections"));
+        }
+        if self.deadline.is_zero() {
+            return Err(config("a deadline of zero leaves Redis no time to answer"));
+        }
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(config(
+                "a Redis store opens its connections in the background: make it inside a Tokio runtime",
+            ));
+        }
+        let keys = KeyScheme::new(&self.prefix, &self.secret)?;
+        let link = Connections::new(manager, self.connections, self.deadline);
+        Ok(RedisStore {
+            link: Arc::new(link),
+            shared: Arc::new(Shared {
+                keys,
+                clock: self.clock,
+            }),
+        })
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("prefix", &self.prefix)
+            .field("deadline", &self.deadline)
+            .field("connections", &self.connections)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,358 @@
+//! What the limiter adds to a store: users, identification, operators' calls, custom rules.
+
+use std::sync::Arc;
+
+use tower_login_rate_limit::{
+    Caller, KeyLimiter, Limit, LoginLimiter, Outcome, Part, Period, Policy, Reason, Rule,
+    store::MemoryStore,
+};
+
+use crate::support::{BothStores, attempt, fail, ip, refused};
+
+const HOME: &str = "192.0.2.1";
+
+async fn usage(limiter: &LoginLimiter, caller: impl Into<Caller<'_>>, rule: &str) -> u32 {
+    let report = limiter.check(caller).await.expect("checked");
+    report.rule(rule).expect("the rule applies").usage
+}
+
+#[tokio::test]
+async fn the_user_may_be_named_later() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        let mut attempt = limiter.reserve(ip(HOME)).await.unwrap();
+        assert!(attempt.report().rule(Rule::USER_ADDRESS).is_none());
+        limiter.identify(&mut attempt, "User").await.unwrap();
+        limiter.identify(&mut attempt, " user ").await.unwrap(); // again, in another spelling
+        assert_eq!(attempt.report().rule(Rule::USER_ADDRESS).unwrap().usage, 1);
+        assert_eq!(attempt.report().remaining(), Some(4));
+        assert_eq!(
+            usage(&limiter, (ip(HOME), "user"), Rule::ADDRESS).await,
+            1,
+            "{name}"
+        );
+
+        limiter.settle(&attempt, Outcome::Failure).await.unwrap();
+        assert_eq!(
+            usage(&limiter, (ip(HOME), "user"), Rule::USER_ADDRESS).await,
+            1,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_is_refused_when_named_leaves_no_trace() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        fail(&limiter, ip(HOME), "user", 5).await;
+        for _ in 0..30 {
+            let mut attempt = limiter.reserve(ip(HOME)).await.unwrap();
+            let refusal = refused(limiter.identify(&mut attempt, "user").await);
+            assert_eq!(
+                (refusal.rule(), refusal.reason()),
+                (Rule::USER_ADDRESS, Reason::Blocked)
+            );
+            // Whatever is done with it then.
+            assert_eq!(
+                refused(limiter.identify(&mut attempt, "other").await),
+                refusal
+            );
+            limiter.settle(&attempt, Outcome::Failure).await.unwrap();
+        }
+        assert_eq!(usage(&limiter, ip(HOME), Rule::ADDRESS).await, 5, "{name}");
+        assert_eq!(
+            usage(&limiter, (ip(HOME), "other"), Rule::USER_ADDRESS).await,
+            0,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn names_of_one_account_share_its_budget_once_it_is_known() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        let mut admitted = 0;
+        for alias in ["a@example.org", "b@example.org", "+1 555 0100"]
+            .iter()
+            .cycle()
+            .take(12)
+        {
+            let Ok(mut attempt) = limiter.reserve((ip(HOME), *alias)).await else {
+                continue;
+            };
+            if limiter.identify(&mut attempt, "account 42").await.is_ok() {
+                admitted += 1;
+                limiter.settle(&attempt, Outcome::Failure).await.unwrap();
+            }
+        }
+        assert_eq!(admitted, 5, "{name}");
+        let of = |user| usage(&limiter, (ip(HOME), user), Rule::USER_ADDRESS);
+        assert_eq!(
+            (of("account 42").await, of("a@example.org").await),
+            (5, 0),
+            "{name}"
+        );
+        assert_eq!(usage(&limiter, ip(HOME), Rule::ADDRESS).await, 5, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn spellings_of_a_user_and_forms_of_an_address_share_a_budget() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        for (address, user) in [
+            ("192.0.2.1", "user"),
+            ("::ffff:192.0.2.1", "User"),
+            ("::ffff:c000:201", " user "),
+            ("192.0.2.1", "ＵＳＥＲ"),
+            ("192.0.2.1", "uſer"),
+        ] {
+            attempt(&limiter, ip(address), user, Outcome::Failure)
+                .await
+                .unwrap();
+        }
+        refused(limiter.reserve((ip(HOME), "USER")).await);
+
+        // A /64 is one caller, and its neighbour is another.
+        for i in 0..5 {
+            let address = format!("2001:db8:1:2:{i:x}::{i:x}");
+            attempt(&limiter, ip(&address), "user", Outcome::Failure)
+                .await
+                .unwrap();
+        }
+        refused(limiter.reserve((ip("2001:db8:1:2:ffff::1"), "user")).await);
+        assert!(
+            limiter
+                .reserve((ip("2001:db8:1:3::1"), "user"))
+                .await
+                .is_ok(),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_app_can_give_users_its_own_spelling() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new())
+        .with_normaliser(|user| user.replace('.', ""));
+    fail(&limiter, ip(HOME), "first.last", 5).await;
+    refused(limiter.reserve((ip(HOME), "firstlast")).await);
+    assert!(limiter.reserve((ip(HOME), "FIRSTLAST")).await.is_ok());
+}
+
+#[tokio::test]
+async fn cleanup_for_one_user_over_many_addresses() {
+    let both = BothStores::start().await;
+    let addresses = ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(ip);
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        for address in addresses {
+            fail(&limiter, address, "user", 5).await;
+            fail(&limiter, address, "other", 2).await;
+        }
+        limiter.cleanup("USER", addresses).await.unwrap();
+        for address in addresses {
+            let of = |user| usage(&limiter, (address, user), Rule::USER_ADDRESS);
+            assert_eq!((of("user").await, of("other").await), (0, 2), "{name}");
+            assert_eq!(usage(&limiter, address, Rule::ADDRESS).await, 2, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_operator_can_lift_blocks() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        for user in ["a", "b", "c", "d", "e"] {
+            fail(&limiter, ip(HOME), user, 5).await;
+        }
+        refused(limiter.reserve(ip(HOME)).await);
+        limiter.unblock(ip(HOME)).await.unwrap();
+        assert!(
+            limiter.check(ip(HOME)).await.unwrap().refusal().is_none(),
+            "{name}"
+        );
+        // What users did from there stays.
+        refused(limiter.reserve((ip(HOME), "a")).await);
+        limiter.unblock((ip(HOME), "a")).await.unwrap();
+        assert!(limiter.reserve((ip(HOME), "a")).await.is_ok(), "{name}");
+        refused(limiter.reserve((ip(HOME), "b")).await);
+    }
+}
+
+#[tokio::test]
+async fn of_several_refusals_the_longest_is_told() {
+    let both = BothStores::start().await;
+    let short = Limit::attempts(2)
+        .within(Period::hours(1))
+        .blocked_for(Period::minutes(1));
+    let long = Limit::attempts(2)
+        .within(Period::hours(1))
+        .blocked_for(Period::days(2));
+    let policy = Policy::default().with_address_limit(long).unwrap();
+    let policy = policy.with_user_address_limit(short).unwrap();
+    for (_, limiter) in both.limiters(&policy) {
+        fail(&limiter, ip(HOME), "user", 2).await;
+        let refusal = refused(limiter.reserve((ip(HOME), "user")).await);
+        assert_eq!(
+            (refusal.rule(), refusal.lifts()),
+            (Rule::ADDRESS, Period::days(2))
+        );
+    }
+}
+
+#[tokio::test]
+async fn custom_rules_count_by_any_mix() {
+    let both = BothStores::start().await;
+    let limit = |n| Limit::attempts(n).within(Period::hours(1));
+    let policy = Policy::new([
+        Rule::new("tenant", [Part::value("tenant")], limit(4)).unwrap(),
+        Rule::new("device", [Part::Address, Part::value("device")], limit(2)).unwrap(),
+        Rule::new(
+            "both",
+            [Part::User, Part::value("tenant"), Part::value("device")],
+            limit(3),
+        )
+        .unwrap(),
+    ])
+    .unwrap();
+    for (name, limiter) in both.limiters(&policy) {
+        let caller = |tenant: &'static str, device: &'static str| {
+            Caller::new(ip(HOME))
+                .user("user")
+                .value("tenant", tenant)
+                .value("device", device)
+        };
+        let fail = async |caller: Caller<'static>| {
+            let attempt = limiter.reserve(caller).await?;
+            limiter.settle(&attempt, Outcome::Failure).await?;
+            Ok::<_, tower_login_rate_limit::ReserveError>(())
+        };
+        fail(caller("t", "d")).await.unwrap();
+        fail(caller("t", "d")).await.unwrap();
+        assert_eq!(
+            refused(fail(caller("t", "d")).await).rule(),
+            "device",
+            "{name}"
+        );
+        fail(caller("t", "e")).await.unwrap();
+        fail(caller("t", "f")).await.unwrap();
+        assert_eq!(
+            refused(fail(caller("t", "g")).await).rule(),
+            "tenant",
+            "{name}"
+        );
+        fail(caller("u", "g")).await.unwrap();
+
+        // Moving a border between values gives another key.
+        assert_eq!(usage(&limiter, caller("td", ""), "both").await, 0);
+        assert_eq!(usage(&limiter, caller("t", "d"), "both").await, 2);
+
+        // Who leaves a value out shares a counter with all others who do, and with nobody else.
+        let without = || {
+            Caller::new(ip("192.0.2.7"))
+                .user("user")
+                .value("tenant", "v")
+        };
+        assert_eq!(
+            usage(&limiter, without().value("device", ""), "device").await,
+            0
+        );
+        fail(without()).await.unwrap();
+        fail(without()).await.unwrap();
+        assert_eq!(refused(fail(without()).await).rule(), "device", "{name}");
+        assert_eq!(
+            usage(&limiter, without().value("device", ""), "device").await,
+            0
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_is_off_counts_nothing_and_refuses_nobody() {
+    let both = BothStores::start().await;
+    let off = Policy::default()
+        .with_rule_enabled(Rule::USER_ADDRESS, false)
+        .unwrap();
+    for (name, limiter) in both.limiters(&off) {
+        fail(&limiter, ip(HOME), "user", 25).await;
+        assert_eq!(
+            refused(limiter.reserve((ip(HOME), "user")).await).rule(),
+            Rule::ADDRESS,
+            "{name}"
+        );
+    }
+    assert_eq!(both.redis.keys().len(), 1);
+    both.redis.flush();
+
+    let nothing = off.with_rule_enabled(Rule::ADDRESS, false).unwrap();
+    for (name, limiter) in both.limiters(&nothing) {
+        fail(&limiter, ip("192.0.2.9"), "user", 100).await;
+        attempt(&limiter, ip("192.0.2.9"), "user", Outcome::Success)
+            .await
+            .unwrap();
+        assert_eq!(
+            limiter.check(ip("192.0.2.9")).await.unwrap().remaining(),
+            None,
+            "{name}"
+        );
+    }
+    assert_eq!(both.redis.keys(), []);
+}
+
+#[tokio::test]
+async fn with_the_pair_rule_off_success_takes_back_its_own_attempt_alone() {
+    let both = BothStores::start().await;
+    let policy = Policy::default()
+        .with_rule_enabled(Rule::USER_ADDRESS, false)
+        .unwrap();
+    for (name, limiter) in both.limiters(&policy) {
+        fail(&limiter, ip(HOME), "user", 3).await;
+        attempt(&limiter, ip(HOME), "user", Outcome::Success)
+            .await
+            .unwrap();
+        assert_eq!(usage(&limiter, ip(HOME), Rule::ADDRESS).await, 3, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn plain_calls_for_any_key() {
+    let both = BothStores::start().await;
+    let limit = Limit::attempts(3).within(Period::hours(1)).without_block();
+    for (name, store) in both.stores() {
+        let mails = KeyLimiter::new("mail", limit, Arc::clone(&store)).unwrap();
+        let codes = KeyLimiter::new("code", limit, store).unwrap();
+        let first = mails.reserve("key").await.unwrap();
+        mails.reserve("key").await.unwrap();
+        mails.reserve("key").await.unwrap();
+        let refusal = refused(mails.reserve("key").await);
+        assert_eq!(refusal.reason(), Reason::Blocked, "{name}");
+        assert_eq!((refusal.rule(), refusal.usage()), ("mail", 3));
+        assert_eq!(refusal.lifts(), Period::hours(1));
+        assert_eq!(codes.check("key").await.unwrap().remaining(), 3);
+        assert_eq!(mails.check("other").await.unwrap().remaining(), 3);
+
+        assert!(mails.cancel("key", first).await.unwrap());
+        assert!(!mails.cancel("key", first).await.unwrap());
+        assert_eq!(mails.check("key").await.unwrap().remaining(), 1, "{name}");
+        mails.reserve("key").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_logged_names_nobody() {
+    let both = BothStores::start().await;
+    for (_, limiter) in both.limiters(&Policy::default()) {
+        let caller = Caller::new(ip(HOME))
+            .user("somebody")
+            .value("tenant", "somewhere");
+        let shown = format!("{caller:?}");
+        let attempt = limiter.reserve(caller).await.unwrap();
+        let shown = format!("{shown} {attempt:?} {limiter:?} {:?}", attempt.report());
+        assert!(!shown.contains("some"), "{shown}");
+    }
+    for (key, _) in both.redis.keys() {
+        assert!(!key.contains("some"), "{key}");
+    }
+}

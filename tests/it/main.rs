@@ -1,0 +1,12 @@
+//! Everything below HTTP, with real Redis servers that the tests start themselves.
+#![allow(unreachable_pub)] // nothing of a test is reached from outside
+
+mod cases;
+mod known_addresses;
+mod limiter;
+mod memory;
+mod model;
+mod outage;
+mod parallel;
+mod policy;
+mod support;

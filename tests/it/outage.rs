@@ -1,0 +1,267 @@
+//! Redis away, silent, restarted, forgetful.
+//!
+//! Where a deadline matters, Tokio's clock is stopped and jumps from timer to timer; so what is
+//! measured is what was waited for, however busy the machine is.
+
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bb8_redis::{RedisConnectionManager, bb8::Pool};
+use tokio::time::Instant;
+use tower_login_rate_limit::{
+    LoginLimiter, Outcome, Policy, ReserveError, Rule,
+    store::{StoreError, StoreErrorKind, redis::RedisStore},
+};
+
+use crate::support::{RedisServer, attempt, fail, ip};
+
+const HOME: &str = "192.0.2.1";
+const DEADLINE: Duration = Duration::from_millis(200);
+
+fn store_error<T: std::fmt::Debug>(result: Result<T, ReserveError>) -> StoreError {
+    match result {
+        Err(ReserveError::Store(error)) => error,
+        other => panic!("not a store error: {other:?}"),
+    }
+}
+
+async fn within_deadline<T>(call: impl Future<Output = T>) -> T {
+    tokio::time::pause();
+    let started = Instant::now();
+    let answer = call.await;
+    let waited = started.elapsed();
+    tokio::time::resume();
+    assert!(
+        waited <= DEADLINE + Duration::from_millis(50),
+        "waited {waited:?}"
+    );
+    answer
+}
+
+async fn limiter(redis: &RedisServer) -> LoginLimiter {
+    let store = RedisStore::connect(redis.url()).await.expect("a store");
+    LoginLimiter::new(Policy::default(), store)
+}
+
+#[tokio::test]
+async fn a_silent_redis_is_an_error_within_the_deadline() {
+    let redis = RedisServer::start();
+    let limiter = limiter(&redis).await;
+    let reserved = limiter.reserve((ip(HOME), "user")).await.unwrap();
+    redis.pause();
+    // On the open connections, and then on new ones that are never accepted.
+    for _ in 0..5 {
+        let error =
+            within_deadline(async { store_error(limiter.reserve((ip(HOME), "user")).await) }).await;
+        assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
+        assert!(
+            error.to_string().contains("within 200 milliseconds"),
+            "{error}"
+        );
+    }
+    let settled = within_deadline(limiter.settle(&reserved, Outcome::Failure)).await;
+    assert_eq!(settled.unwrap_err().kind(), StoreErrorKind::Timeout);
+    redis.resume();
+    attempt(&limiter, ip(HOME), "other", Outcome::Success)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_black_hole_is_an_error_within_the_deadline() {
+    // Accepts connections by the grace of the system, and never says a word.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let store = RedisStore::builder().connect_later(url.as_str()).unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    for _ in 0..3 {
+        let error = within_deadline(async { store_error(limiter.reserve(ip(HOME)).await) }).await;
+        assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
+    }
+    let connected = within_deadline(RedisStore::connect(url)).await;
+    assert_eq!(connected.unwrap_err().kind(), StoreErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn a_redis_that_is_gone_is_said_to_be_gone_and_found_again_at_the_first_call() {
+    let mut redis = RedisServer::start();
+    let limiter = limiter(&redis).await;
+    for _ in 0..5 {
+        fail(&limiter, ip(HOME), "user", 1).await;
+        redis.kill();
+        for _ in 0..3 {
+            let error =
+                within_deadline(async { store_error(limiter.reserve((ip(HOME), "user")).await) })
+                    .await;
+            assert_eq!(error.kind(), StoreErrorKind::Connection, "{error}");
+            assert!(error.to_string().contains("can't be reached"), "{error}");
+        }
+        redis.restart();
+        let report = limiter
+            .check((ip(HOME), "user"))
+            .await
+            .expect("found again");
+        assert_eq!(report.rule(Rule::ADDRESS).unwrap().usage, 0);
+
+        // And once more with nobody having noticed that it was away.
+        redis.kill();
+        redis.restart();
+        attempt(&limiter, ip(HOME), "user", Outcome::Failure)
+            .await
+            .expect("found again");
+    }
+}
+
+#[tokio::test]
+async fn an_app_may_start_before_redis_does() {
+    let mut redis = RedisServer::start();
+    redis.kill();
+    let refused = RedisStore::connect(redis.url()).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Connection);
+    let store = RedisStore::builder().connect_later(redis.url()).unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    store_error(limiter.reserve(ip(HOME)).await);
+    redis.restart();
+    fail(&limiter, ip(HOME), "user", 1).await;
+}
+
+#[tokio::test]
+async fn the_apps_own_pool_is_used_and_recovers_too() {
+    let mut redis = RedisServer::start();
+    let manager = RedisConnectionManager::new(redis.url()).unwrap();
+    let pool = Pool::builder().max_size(3).build(manager).await.unwrap();
+    let store = RedisStore::builder()
+        .deadline(Duration::from_secs(20))
+        .from_pool(pool.clone())
+        .unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    fail(&limiter, ip(HOME), "user", 2).await;
+    // Its connections are shared with the app, which can use all of them.
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(pool.get().await.unwrap());
+    }
+    fail(&limiter, ip(HOME), "user", 1).await;
+    drop(held);
+
+    redis.kill();
+    redis.restart();
+    fail(&limiter, ip(HOME), "user", 1).await;
+    let report = limiter.check((ip(HOME), "user")).await.unwrap();
+    assert_eq!(
+        report.rule(Rule::ADDRESS).unwrap().usage,
+        1,
+        "restarted without its data"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_that_are_forgotten_again_and_again_are_nobodys_error() {
+    let redis = RedisServer::start();
+    let limiter = LoginLimiter::new(Policy::default(), redis.store().await);
+    let done = Arc::new(AtomicBool::new(false));
+    let flusher = {
+        let (done, mut connection) = (Arc::clone(&done), redis.connection());
+        std::thread::spawn(move || {
+            let mut flushed = 0;
+            while !done.load(Ordering::Relaxed) {
+                redis::cmd("SCRIPT")
+                    .arg("FLUSH")
+                    .exec(&mut connection)
+                    .unwrap();
+                flushed += 1;
+            }
+            flushed
+        })
+    };
+    let mut tasks = Vec::new();
+    for task in 0..32 {
+        let limiter = limiter.clone();
+        tasks.push(tokio::spawn(async move {
+            let address = ip(&format!("192.0.2.{task}"));
+            for _ in 0..20 {
+                attempt(&limiter, address, "user", Outcome::Success)
+                    .await
+                    .unwrap();
+            }
+            fail(&limiter, address, "user", 5).await;
+            attempt(&limiter, address, "user", Outcome::Failure)
+                .await
+                .unwrap_err();
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    done.store(true, Ordering::Relaxed);
+    assert!(flusher.join().unwrap() > 10);
+    assert!(redis.calls_of("eval") > 0, "no script was ever missing");
+}
+
+#[tokio::test]
+async fn calls_share_connections() {
+    let redis = RedisServer::start();
+    let store = redis
+        .builder()
+        .connections(3)
+        .connect(redis.url())
+        .await
+        .unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..500_u32 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let address = std::net::IpAddr::from(i.to_be_bytes());
+            attempt(&limiter, address, "user", Outcome::Failure)
+                .await
+                .unwrap();
+        });
+    }
+    tasks.join_all().await;
+    let clients: String = redis.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    assert_eq!(clients.lines().count(), 3 + 1, "{clients}");
+}
+
+#[test]
+fn settings_that_cant_work_are_said_so() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let builder = RedisStore::builder;
+    for (store, word) in [
+        (builder().connect_later("http://example.org"), "redis://"),
+        (builder().connect_later("not a url"), "redis://"),
+        (
+            builder().prefix("a{b").connect_later("redis://127.0.0.1"),
+            "prefix",
+        ),
+        (
+            builder().connections(0).connect_later("redis://127.0.0.1"),
+            "connections",
+        ),
+        (
+            builder()
+                .deadline(Duration::ZERO)
+                .connect_later("redis://127.0.0.1"),
+            "deadline",
+        ),
+    ] {
+        let error = store.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Config);
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[test]
+fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
+    let error = RedisStore::builder()
+        .connect_later("redis://127.0.0.1")
+        .unwrap_err();
+    assert!(error.to_string().contains("Tokio runtime"), "{error}");
+}

@@ -1,0 +1,97 @@
+//! What the tests share.
+
+pub mod oracle;
+mod redis_server;
+
+use std::{net::IpAddr, sync::Arc};
+
+use tower_login_rate_limit::{
+    LoginLimiter, Outcome, Policy, Refusal, ReserveError,
+    clock::ManualClock,
+    store::{MemoryStore, Store},
+};
+
+pub use redis_server::RedisServer;
+
+/// When tests that set the clock begin: a real date, so that numbers have their real size.
+pub const START: u64 = 1_790_000_000_000;
+
+pub const SECOND: u64 = 1_000;
+pub const MINUTE: u64 = 60 * SECOND;
+pub const HOUR: u64 = 60 * MINUTE;
+pub const DAY: u64 = 24 * HOUR;
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A limiter on each kind of store, each with the same clock, for tests of what must be alike.
+pub struct BothStores {
+    pub clock: Arc<ManualClock>,
+    pub redis: RedisServer,
+    memory: Arc<dyn Store>,
+    shared: Arc<dyn Store>,
+}
+
+impl BothStores {
+    pub async fn start() -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let redis = RedisServer::start();
+        let store = redis.builder().clock(Arc::clone(&clock));
+        let store = store.connect(redis.url()).await.expect("a store");
+        Self {
+            memory: Arc::new(MemoryStore::new().with_clock(Arc::clone(&clock))),
+            shared: Arc::new(store),
+            redis,
+            clock,
+        }
+    }
+
+    /// Names and stores, to say which one went wrong.
+    pub fn stores(&self) -> [(&'static str, Arc<dyn Store>); 2] {
+        [
+            ("memory", Arc::clone(&self.memory)),
+            ("redis", Arc::clone(&self.shared)),
+        ]
+    }
+
+    pub fn limiters(&self, policy: &Policy) -> [(&'static str, LoginLimiter); 2] {
+        self.stores().map(|(name, store)| {
+            let limiter = LoginLimiter::with_shared_store(policy.clone(), store);
+            (name, limiter)
+        })
+    }
+}
+
+/// One attempt with this outcome.
+pub async fn attempt(
+    limiter: &LoginLimiter,
+    address: IpAddr,
+    user: &str,
+    outcome: Outcome,
+) -> Result<(), Refusal> {
+    match limiter.reserve((address, user)).await {
+        Ok(attempt) => {
+            limiter.settle(&attempt, outcome).await.expect("settled");
+            Ok(())
+        }
+        Err(ReserveError::Refused(refusal)) => Err(refusal),
+        Err(ReserveError::Store(error)) => panic!("{error}"),
+    }
+}
+
+/// So many wrong passwords; each must be admitted.
+pub async fn fail(limiter: &LoginLimiter, address: IpAddr, user: &str, times: u32) {
+    for i in 0..times {
+        if let Err(refusal) = attempt(limiter, address, user, Outcome::Failure).await {
+            panic!("attempt {} was refused: {refusal:?}", i + 1);
+        }
+    }
+}
+
+pub fn refused<T: std::fmt::Debug>(result: Result<T, ReserveError>) -> Refusal {
+    match result {
+        Err(ReserveError::Refused(refusal)) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}

@@ -1,0 +1,203 @@
+//! Real Redis servers, each test with its own.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, Value};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tower_login_rate_limit::store::redis::{RedisStore, RedisStoreBuilder};
+
+/// A server on a free port of this machine, stopped when dropped.
+///
+/// Then it also looks at every key that is left: each must have an end, no later than the longest
+/// window or block plus the lease.
+pub struct RedisServer {
+    process: Child,
+    port: u16,
+    directory: TempDir,
+    longest: Option<Duration>,
+}
+
+impl RedisServer {
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory for redis");
+        // Somebody may take the port between finding and using it.
+        for _ in 0..10 {
+            let port = free_port();
+            let mut process = spawn(port, &directory);
+            if wait_until_ready(port, &mut process) {
+                return Self {
+                    process,
+                    port,
+                    directory,
+                    longest: Some(Duration::from_secs(7 * 24 * 60 * 60 + 30)),
+                };
+            }
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        panic!("redis-server did not start; its log is in {directory:?}");
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A store with a generous deadline: the machine may be busy with other tests.
+    pub fn builder(&self) -> RedisStoreBuilder {
+        RedisStore::builder().deadline(Duration::from_secs(20))
+    }
+
+    pub async fn store(&self) -> RedisStore {
+        let store = self.builder().connect(self.url()).await;
+        store.expect("a store")
+    }
+
+    /// How long a key may live at most; `None` if some may live for ever.
+    pub fn keys_may_live(&mut self, longest: Option<Duration>) {
+        self.longest = longest;
+    }
+
+    pub fn connection(&self) -> Connection {
+        let client = redis::Client::open(self.url()).expect("a client");
+        client.get_connection().expect("a connection")
+    }
+
+    pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.connection()).expect("an answer")
+    }
+
+    /// Every key with the milliseconds that it still has; -1 for ever.
+    pub fn keys(&self) -> Vec<(String, i64)> {
+        let mut connection = self.connection();
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("*")
+            .query(&mut connection)
+            .expect("keys");
+        let ttl = |key: &String| redis::cmd("PTTL").arg(key).query(&mut connection);
+        let ttls: Vec<i64> = keys
+            .iter()
+            .map(ttl)
+            .map(|ttl| ttl.expect("a TTL"))
+            .collect();
+        keys.into_iter().zip(ttls).collect()
+    }
+
+    /// All commands that were executed, by the server's own statistics, scripts' ones not included.
+    pub fn calls_of(&self, command: &str) -> u64 {
+        let stats: String = self.command(&["INFO", "commandstats"]);
+        let line = format!("cmdstat_{command}:calls=");
+        stats
+            .lines()
+            .find_map(|l| l.strip_prefix(&line)?.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    pub fn flush(&self) {
+        let _: Value = self.command(&["FLUSHALL"]);
+    }
+
+    /// Stops it from answering, with its connections open.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Ends it at once and forgets all.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("killed");
+        self.process.wait().expect("ended");
+    }
+
+    /// Starts it again where it was.
+    pub fn restart(&mut self) {
+        self.process = spawn(self.port, &self.directory);
+        assert!(
+            wait_until_ready(self.port, &mut self.process),
+            "redis-server did not start again"
+        );
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = self.process.id().try_into().expect("a process id");
+        let pid = Pid::from_raw(id).expect("a process id");
+        kill_process(pid, signal).expect("a signal");
+    }
+
+    fn check_ends_of_keys(&self) {
+        for (key, ttl) in self.keys() {
+            match (self.longest, u64::try_from(ttl)) {
+                (None, _) => {}
+                (Some(_), Err(_)) => panic!("{key} never ends"),
+                (Some(longest), Ok(ttl)) => {
+                    let ttl = Duration::from_millis(ttl);
+                    assert!(ttl <= longest, "{key} lives for {ttl:?}");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let running = matches!(self.process.try_wait(), Ok(None));
+        if running {
+            self.resume();
+        }
+        if running && !thread::panicking() {
+            self.check_ends_of_keys();
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn spawn(port: u16, directory: &TempDir) -> Child {
+    let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+    Command::new(&server)
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--save", "", "--appendonly", "no"])
+        .args(["--logfile", "redis.log"])
+        .arg("--dir")
+        .arg(directory.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{server} can't be run ({error}): run tests/run.sh, which installs it, or set REDIS_SERVER"))
+}
+
+/// Whether it came up; not if it ended, as it does when the port is taken.
+fn wait_until_ready(port: u16, process: &mut Child) -> bool {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a client");
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(30) {
+        if let Ok(Some(_)) = process.try_wait() {
+            return false;
+        }
+        if let Ok(mut connection) = client.get_connection() {
+            // Somebody else's server may have taken the port; ours says so in its process id.
+            let info: Result<String, _> = redis::cmd("INFO").arg("server").query(&mut connection);
+            let ours = format!("process_id:{}\r", process.id());
+            if info.is_ok_and(|info| info.contains(&ours)) {
+                return true;
+            }
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    false
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs every check and every test. Finds what the tests need, installs it where it may, or says in one
+# sentence what is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+give_up() { printf 'tests/run.sh: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo -n "$@"
+  else return 1
+  fi
+}
+
+# install WHAT: by the system's package manager, if there is one and it may be used.
+install() {
+  say "installing $1"
+  if command -v apt-get >/dev/null; then
+    as_root apt-get update -qq &&
+      as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1"
+  elif command -v dnf >/dev/null; then as_root dnf install -y -q "$1"
+  elif command -v apk >/dev/null; then as_root apk add --quiet "$1"
+  elif command -v brew >/dev/null; then brew install --quiet "$1"
+  else return 1
+  fi
+}
+
+find_redis() {
+  REDIS_SERVER=${REDIS_SERVER:-$(command -v redis-server || command -v valkey-server || true)}
+  [ -n "$REDIS_SERVER" ]
+}
+
+command -v cargo >/dev/null || give_up "cargo is missing: install Rust, see rustup.rs"
+if ! find_redis; then
+  install redis-server || install redis || true
+  find_redis || give_up "redis-server is missing and could not be installed: install Redis or Valkey, 6.2 or later, and run this again"
+fi
+export REDIS_SERVER
+
+say "redis: $("$REDIS_SERVER" --version)"
+
+say "formatting"
+cargo fmt --check
+
+say "clippy, with every combination of features"
+features=(memory redis serde)
+for ((set = 0; set < 1 << ${#features[@]}; set++)); do
+  chosen=()
+  for i in "${!features[@]}"; do
+    if (((set >> i) & 1)); then chosen+=("${features[i]}"); fi
+  done
+  list=$(IFS=,; echo "${chosen[*]-}")
+  echo "features: ${list:-none}"
+  cargo clippy --quiet --locked --no-default-features --features "$list" -- -D warnings
+done
+cargo clippy --quiet --locked --all-features --all-targets -- -D warnings
+
+say "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps --all-features
+
+say "tests"
+cargo test --locked --all-features

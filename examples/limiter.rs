@@ -1,7 +1,7 @@
 //! The engine without tower: guess at a login on the command line.
 //!
-//! `cargo run --example limiter` keeps its counters in memory; with `--features redis` and
-//! `REDIS_URL=redis://127.0.0.1:6379` set, in Redis, where several of these share them.
+//! `cargo run --example limiter` keeps its counters in memory; with `REDIS_URL` set, as in
+//! `REDIS_URL=redis://127.0.0.1:6379`, in Redis, where several of these share them.
 
 use std::{
     io::{BufRead, Write, stdin, stdout},
@@ -11,7 +11,7 @@ use std::{
 
 use tower_login_rate_limit::{
     LoginLimiter, Outcome, Policy, ReserveError,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, Store, redis::RedisStore},
 };
 
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -63,13 +63,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// In memory, or in Redis if there is a URL.
 async fn store() -> Result<Arc<dyn Store>, Box<dyn std::error::Error>> {
     match std::env::var("REDIS_URL") {
-        #[cfg(feature = "redis")]
-        Ok(url) => {
-            use tower_login_rate_limit::store::redis::RedisStore;
-            Ok(Arc::new(RedisStore::connect(url).await?))
-        }
-        #[cfg(not(feature = "redis"))]
-        Ok(_) => Err("REDIS_URL needs --features redis".into()),
+        Ok(url) => Ok(Arc::new(RedisStore::connect(url).await?)),
         Err(_) => Ok(Arc::new(MemoryStore::new())),
     }
 }

@@ -54,30 +54,51 @@
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
+pub mod body;
+pub mod classify;
 pub mod clock;
+pub mod extract;
+pub mod refusal;
 pub mod store;
 
 mod address;
+mod answer;
 mod attempt;
+#[cfg(feature = "axum")]
+mod axum;
 mod caller;
+mod events;
+mod future;
 mod key_limiter;
+mod layer;
 mod limiter;
+mod login_attempt;
 mod normalise;
 mod period;
 mod policy;
-mod refusal;
+mod rate_limit_fields;
+mod reading;
+mod service;
+mod settling;
 mod token;
 
 pub use address::{Address, ParseAddressError};
 pub use algorithm::Limit;
+pub use answer::Answer;
 pub use attempt::{Attempt, Outcome, Report};
 pub use caller::Caller;
+pub use classify::Classify;
+pub use future::ResponseFuture;
 pub use key_limiter::KeyLimiter;
+pub use layer::LoginRateLimitLayer;
 pub use limiter::{LoginLimiter, ReserveError, Reserving};
+pub use login_attempt::LoginAttempt;
 pub use normalise::normalise;
 pub use period::{ParsePeriodError, Period};
 pub use policy::{KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
+pub use reading::{HeadOnly, WithBody};
 pub use refusal::{Reason, Refusal};
+pub use service::LoginRateLimit;
 pub use token::Token;
 
 // The README's examples are tested too.

@@ -16,6 +16,7 @@ use crate::{
     Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
     caller::Counted,
     normalise,
+    settling::{Tracker, UnderWay},
     store::{Key, Slot, Standings, Store, StoreError, StoreFuture},
 };
 
@@ -58,6 +59,7 @@ struct Shared {
     policy: Arc<Policy>,
     store: Arc<dyn Store>,
     normalise: Option<Normaliser>,
+    tracker: Tracker,
 }
 
 type Normaliser = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -78,6 +80,7 @@ impl LoginLimiter {
                 policy: Arc::new(policy),
                 store,
                 normalise: None,
+                tracker: Tracker::default(),
             }),
         }
     }
@@ -200,7 +203,7 @@ impl LoginLimiter {
     /// after an error.
     pub fn settle(&self, attempt: &Attempt, outcome: Outcome) -> StoreFuture<()> {
         if attempt.withdrawn.is_some() {
-            return StoreFuture::ready(Ok(()));
+            return StoreFuture::now(Ok(()));
         }
         let Attempt { token, caller, .. } = attempt;
         let store = &self.shared.store;
@@ -262,6 +265,17 @@ impl LoginLimiter {
         let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
         let keep = self.shared.policy.known_addresses().unwrap_or_default();
         self.shared.store.known(&key, keep)
+    }
+
+    /// Waits until every attempt that came through a
+    /// [`LoginRateLimitLayer`](crate::LoginRateLimitLayer) is settled: the last step of a graceful
+    /// shutdown, after the server has stopped to take requests.
+    pub async fn all_settled(&self) {
+        self.shared.tracker.none_under_way().await;
+    }
+
+    pub(crate) fn begin(&self) -> UnderWay {
+        self.shared.tracker.begin()
     }
 
     /// What the user did from this address is one counter; its failures leave all others with it.

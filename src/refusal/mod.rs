@@ -1,11 +1,19 @@
 //! Why an attempt was turned away, and for how long.
 
+mod denial;
+mod grpc;
+mod problem;
+
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use crate::{
     Period,
     algorithm::{Standing, State},
 };
+
+pub use denial::{ByContentType, Denial, Respond};
+pub use grpc::GrpcStatus;
+pub use problem::ProblemJson;
 
 /// An attempt was turned away: by which rule, why, and until when.
 ///
@@ -33,6 +41,10 @@ impl Refusal {
     /// `None` if the standing does not refuse.
     pub(crate) fn new(rule: Arc<str>, standing: Standing) -> Option<Self> {
         standing.refuses().then_some(Self { rule, standing })
+    }
+
+    pub(crate) const fn standing(&self) -> Standing {
+        self.standing
     }
 
     /// The name of the rule that refused.
@@ -70,6 +82,18 @@ impl Refusal {
             State::Blocked { lifts } => lifts,
             State::Busy | State::Clear => Period::Of(BUSY_RETRY),
         }
+    }
+
+    /// Seconds until the next attempt may come: rounded up, at least 1; `None` for never.
+    pub fn retry_after(&self) -> Option<u64> {
+        let left = self.lifts().as_duration()?;
+        Some(
+            left.as_millis()
+                .div_ceil(1000)
+                .max(1)
+                .try_into()
+                .unwrap_or(u64::MAX),
+        )
     }
 
     /// The same in words: `in 6 days 23 hours`, `forever`.

@@ -1,7 +1,6 @@
 //! Where counters live.
 
 mod error;
-mod future;
 mod key;
 #[cfg(feature = "memory")]
 mod memory;
@@ -12,13 +11,15 @@ use std::{fmt::Debug, ops::Deref, time::Duration};
 
 use smallvec::SmallVec;
 
-use crate::{Address, KnownAddresses, Limit, Token, algorithm::Standing};
+use crate::{Address, Answer, KnownAddresses, Limit, Token, algorithm::Standing};
 
 pub use error::{StoreError, StoreErrorKind};
-pub use future::StoreFuture;
 pub use key::Key;
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
+
+/// What a [`Store`] answers.
+pub type StoreFuture<T> = Answer<Result<T, StoreError>>;
 
 /// Keeps counters and decides attempts, atomically.
 ///

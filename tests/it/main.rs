@@ -2,6 +2,7 @@
 #![allow(unreachable_pub)] // nothing of a test is reached from outside
 
 mod cases;
+mod contract;
 mod known_addresses;
 mod limiter;
 mod memory;
@@ -9,4 +10,5 @@ mod model;
 mod outage;
 mod parallel;
 mod policy;
+mod server;
 mod support;

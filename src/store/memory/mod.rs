@@ -342,21 +342,21 @@ fn expires(window: &Window, limit: Limit, now: Millis) -> Millis {
 impl Store for MemoryStore {
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
         let lease = to_millis(lease);
-        StoreFuture::ready(self.with_room(|| self.lock(slots).reserve(token, lease, slots)))
+        StoreFuture::now(self.with_room(|| self.lock(slots).reserve(token, lease, slots)))
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        StoreFuture::ready(Ok(self.lock(slots).check(slots)))
+        StoreFuture::now(Ok(self.lock(slots).check(slots)))
     }
 
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
         let fail = |window: &mut Window, now| window.fail(token, now);
-        StoreFuture::ready(Ok(self.lock(slots).change(slots, fail)))
+        StoreFuture::now(Ok(self.lock(slots).change(slots, fail)))
     }
 
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
         let cancel = |window: &mut Window, _| window.cancel(token);
-        StoreFuture::ready(Ok(self.lock(slots).change(slots, cancel)))
+        StoreFuture::now(Ok(self.lock(slots).change(slots, cancel)))
     }
 
     fn cleanup(
@@ -366,15 +366,15 @@ impl Store for MemoryStore {
         others: &[Slot<'_>],
     ) -> StoreFuture<usize> {
         let slots: SmallVec<[_; 4]> = std::iter::once(main).chain(others).cloned().collect();
-        StoreFuture::ready(Ok(self.lock(&slots).clean_up(token, &slots)))
+        StoreFuture::now(Ok(self.lock(&slots).clean_up(token, &slots)))
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
-        StoreFuture::ready(self.remember_now(key, address, keep))
+        StoreFuture::now(self.remember_now(key, address, keep))
     }
 
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
-        StoreFuture::ready(Ok(self.known_now(key, keep)))
+        StoreFuture::now(Ok(self.known_now(key, keep)))
     }
 }
 

@@ -104,7 +104,7 @@ impl RedisStore {
         slots: &[Slot<'_>],
     ) -> StoreFuture<Standings> {
         if slots.is_empty() {
-            return StoreFuture::ready(Ok(Standings::default()));
+            return StoreFuture::now(Ok(Standings::default()));
         }
         let lease = to_millis(lease);
         let mut command = self.call(&RESERVE, slots.iter().map(|slot| &slot.key));
@@ -128,7 +128,7 @@ impl RedisStore {
 
     fn settle(&self, token: Token, verb: &str, slots: &[Slot<'_>]) -> StoreFuture<usize> {
         if slots.is_empty() {
-            return StoreFuture::ready(Ok(0));
+            return StoreFuture::now(Ok(0));
         }
         let mut command = self.call(&SETTLE, slots.iter().map(|slot| &slot.key));
         command.arg(token.as_bytes()).arg(verb);

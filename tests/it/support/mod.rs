@@ -2,6 +2,7 @@
 
 pub mod oracle;
 mod redis_server;
+pub mod server;
 
 use std::{net::IpAddr, sync::Arc};
 

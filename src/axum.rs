@@ -1,0 +1,72 @@
+//! Extractor and responses for axum.
+
+use axum::{
+    body::Body,
+    extract::{FromRequestParts, OptionalFromRequestParts},
+    response::{IntoResponse, Response},
+};
+use http::{StatusCode, request::Parts};
+
+use crate::{
+    LoginAttempt, ReserveError,
+    refusal::{Denial, ProblemJson, Respond},
+};
+
+impl<S: Send + Sync> FromRequestParts<S> for LoginAttempt {
+    type Rejection = MissingLayer;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, MissingLayer> {
+        parts.extensions.get().cloned().ok_or(MissingLayer)
+    }
+}
+
+/// For handlers that also serve requests which the layer does not count.
+impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        _: &S,
+    ) -> Result<Option<Self>, std::convert::Infallible> {
+        Ok(parts.extensions.get().cloned())
+    }
+}
+
+/// A handler asks for a [`LoginAttempt`] on a route that no layer guards.
+#[derive(Clone, Copy, Debug)]
+pub struct MissingLayer;
+
+impl std::fmt::Display for MissingLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "this handler takes a `LoginAttempt`, but its route is not behind a \
+             `LoginRateLimitLayer`, or the layer's filter leaves this request out: add \
+             `.layer(LoginRateLimitLayer::new(…))` to the route",
+        )
+    }
+}
+
+impl std::error::Error for MissingLayer {}
+
+impl IntoResponse for MissingLayer {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+impl IntoResponse for Denial {
+    fn into_response(self) -> Response {
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let mut response = ProblemJson.respond(&self, &parts).map(Body::from);
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// For handlers that [identify](LoginAttempt::identify) the user: `attempt.identify(&user).await?`
+/// answers as the layer does.
+impl IntoResponse for ReserveError {
+    fn into_response(self) -> Response {
+        Denial::from(self).into_response()
+    }
+}

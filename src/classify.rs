@@ -1,0 +1,94 @@
+//! How an attempt went, if nobody said.
+
+use http::response::Parts;
+
+use crate::Outcome;
+
+/// Tells from a response how an attempt went, if the handler did not say.
+///
+/// Implemented for closures: `|response: &http::response::Parts| Outcome`.
+pub trait Classify: Send + Sync + 'static {
+    /// How it went.
+    fn classify(&self, response: &Parts) -> Outcome;
+}
+
+impl<F> Classify for F
+where
+    F: Fn(&Parts) -> Outcome + Send + Sync + 'static,
+{
+    fn classify(&self, response: &Parts) -> Outcome {
+        self(response)
+    }
+}
+
+/// A server error is not an attempt; everything else is a failure. The default.
+///
+/// So forgetting to say how it went can never erase failures: a login page that answers 200 to a
+/// wrong password must not count as success.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FailureUnlessSaid;
+
+impl Classify for FailureUnlessSaid {
+    fn classify(&self, response: &Parts) -> Outcome {
+        // In gRPC every answer is 200, and the status stands in a header of its own.
+        let server_error = match grpc_status(response) {
+            Some(status) => is_grpc_server_error(status),
+            None => response.status.is_server_error(),
+        };
+        match server_error {
+            true => Outcome::NotAnAttempt,
+            false => Outcome::Failure,
+        }
+    }
+}
+
+/// By HTTP status: 2xx is success, 5xx is not an attempt, everything else is a failure.
+///
+/// Right for an endpoint that answers 401 or 403 to a wrong password, and nothing but 2xx to a right
+/// one that needs no other factor. A page that answers 200 to a wrong password would reset its own
+/// limit with each guess.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByStatus;
+
+impl Classify for ByStatus {
+    fn classify(&self, response: &Parts) -> Outcome {
+        match response.status.as_u16() {
+            200..=299 => Outcome::Success,
+            500.. => Outcome::NotAnAttempt,
+            _ => Outcome::Failure,
+        }
+    }
+}
+
+/// By gRPC status, as far as it stands in the response's head: `OK`, or an answer that only begins
+/// there, is success; what the server is to blame for is not an attempt; everything else is a failure.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByGrpcStatus;
+
+impl Classify for ByGrpcStatus {
+    fn classify(&self, response: &Parts) -> Outcome {
+        match grpc_status(response) {
+            _ if response.status.is_server_error() => Outcome::NotAnAttempt,
+            _ if !response.status.is_success() => Outcome::Failure,
+            None | Some(0) => Outcome::Success,
+            Some(status) if is_grpc_server_error(status) => Outcome::NotAnAttempt,
+            Some(_) => Outcome::Failure,
+        }
+    }
+}
+
+/// The status of an answer that consists of nothing else.
+fn grpc_status(response: &Parts) -> Option<u16> {
+    response
+        .headers
+        .get("grpc-status")?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
+}
+
+/// `UNKNOWN`, `DEADLINE_EXCEEDED`, `ABORTED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE`, `DATA_LOSS`.
+const fn is_grpc_server_error(status: u16) -> bool {
+    matches!(status, 2 | 4 | 10 | 12 | 13 | 14 | 15)
+}

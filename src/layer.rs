@@ -1,0 +1,248 @@
+//! The layer, and its settings.
+
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+use http::{Method, request::Parts};
+use tower_layer::Layer;
+
+use crate::{
+    Classify, LoginLimiter, LoginRateLimit,
+    classify::FailureUnlessSaid,
+    extract::{ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress},
+    reading::{HeadOnly, WithBody},
+    refusal::{ByContentType, Respond},
+};
+
+/// Guards login endpoints: wraps a service so that each request reserves an attempt before the
+/// handler sees it, and settles it with what the handler says.
+///
+/// ```
+/// use http::{Request, Response, StatusCode};
+/// use tower::{ServiceBuilder, ServiceExt, service_fn};
+/// use tower_login_rate_limit::{
+///     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy,
+///     extract::{Header, PeerAddressExtension}, store::MemoryStore,
+/// };
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(Header("x-user".parse()?));
+///
+/// let service = ServiceBuilder::new().layer(layer).service_fn(async |request: Request<String>| {
+///     let attempt = request.extensions().get::<LoginAttempt>().expect("the layer is there");
+///     attempt.failed();
+///     Ok::<_, std::convert::Infallible>(Response::new(String::from("wrong password")))
+/// });
+///
+/// for i in 0..6 {
+///     let mut request = Request::builder().header("x-user", "alice").body(String::new())?;
+///     request.extensions_mut().insert(PeerAddressExtension("192.0.2.1:5000".parse()?));
+///     let response = service.clone().oneshot(request).await?;
+///     let refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
+///     assert_eq!(refused, i == 5);
+/// }
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Unless told otherwise it counts every request, by the connection's [other end](PeerAddress) and
+/// without a user until the handler [identifies](crate::LoginAttempt::identify) one; it takes
+/// [everything but a server error](FailureUnlessSaid) for a failure if the handler says nothing; and
+/// it refuses with [`application/problem+json`](crate::refusal::ProblemJson), or with a gRPC status
+/// where gRPC is spoken.
+///
+/// Several layers may share one limiter, and should: the password, the second factor, the reset of a
+/// password and the API are doors to the same room.
+///
+/// `M` says whether the layer reads bodies: [`with_body_user`](Self::with_body_user) makes it do so,
+/// and the inner service then gets a [`ReplayedBody`](crate::body::ReplayedBody).
+pub struct LoginRateLimitLayer<M = HeadOnly> {
+    config: Arc<Config>,
+    mode: PhantomData<fn() -> M>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Config {
+    pub(crate) limiter: LoginLimiter,
+    pub(crate) address: Arc<dyn ExtractAddress>,
+    pub(crate) user: UserSource,
+    pub(crate) most_of_body: usize,
+    pub(crate) pass_too_large: bool,
+    pub(crate) classify: Arc<dyn Classify>,
+    pub(crate) respond: Arc<dyn Respond>,
+    counts: Option<Filter>,
+    pub(crate) shadow: bool,
+    pub(crate) rate_limit_fields: bool,
+}
+
+type Filter = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) enum UserSource {
+    Head(Arc<dyn ExtractUser>),
+    Body(Arc<dyn ExtractBodyUser>),
+}
+
+impl Config {
+    pub(crate) fn counts(&self, request: &Parts) -> bool {
+        self.counts.as_ref().is_none_or(|counts| counts(request))
+    }
+}
+
+impl LoginRateLimitLayer {
+    /// A layer that asks this limiter.
+    pub fn new(limiter: LoginLimiter) -> Self {
+        Self {
+            config: Arc::new(Config {
+                limiter,
+                address: Arc::new(PeerAddress),
+                user: UserSource::Head(Arc::new(NoUser)),
+                most_of_body: 64 * 1024,
+                pass_too_large: false,
+                classify: Arc::new(FailureUnlessSaid),
+                respond: Arc::new(ByContentType),
+                counts: None,
+                shadow: false,
+                rate_limit_fields: false,
+            }),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<M> LoginRateLimitLayer<M> {
+    fn with(mut self, set: impl FnOnce(&mut Config)) -> Self {
+        set(Arc::make_mut(&mut self.config));
+        self
+    }
+
+    /// Where the client's address is found. [`PeerAddress`] unless set.
+    #[must_use]
+    pub fn with_address(self, address: impl ExtractAddress) -> Self {
+        self.with(|config| config.address = Arc::new(address))
+    }
+
+    /// Where the user is found, without reading the body.
+    #[must_use]
+    pub fn with_user(self, user: impl ExtractUser) -> LoginRateLimitLayer<HeadOnly> {
+        let layer = self.with(|config| config.user = UserSource::Head(Arc::new(user)));
+        LoginRateLimitLayer {
+            config: layer.config,
+            mode: PhantomData,
+        }
+    }
+
+    /// Where the user is found in the body. The handler gets the same body again.
+    #[must_use]
+    pub fn with_body_user(self, user: impl ExtractBodyUser) -> LoginRateLimitLayer<WithBody> {
+        let layer = self.with(|config| config.user = UserSource::Body(Arc::new(user)));
+        LoginRateLimitLayer {
+            config: layer.config,
+            mode: PhantomData,
+        }
+    }
+
+    /// Counts only requests for which this is true; all others pass untouched.
+    #[must_use]
+    pub fn with_filter(self, counts: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.counts = Some(Arc::new(counts)))
+    }
+
+    /// Counts only requests with this method to one of these paths; all others pass untouched.
+    ///
+    /// A path that ends in a slash is the same as one that does not.
+    #[must_use]
+    pub fn with_routes<P: Into<String>>(
+        self,
+        method: Method,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Self {
+        let trimmed = |path: String| path.trim_end_matches('/').to_owned();
+        let paths: Vec<_> = paths.into_iter().map(|path| trimmed(path.into())).collect();
+        self.with_filter(move |request| {
+            let path = request.uri.path().trim_end_matches('/');
+            request.method == method && paths.iter().any(|known| known == path)
+        })
+    }
+
+    /// How an attempt went, if the handler does not say. [`FailureUnlessSaid`] unless set.
+    #[must_use]
+    pub fn with_classifier(self, classify: impl Classify) -> Self {
+        self.with(|config| config.classify = Arc::new(classify))
+    }
+
+    /// How denials are rendered. [`ByContentType`] unless set.
+    #[must_use]
+    pub fn with_response(self, respond: impl Respond) -> Self {
+        self.with(|config| config.respond = Arc::new(respond))
+    }
+
+    /// Decides and reports, but refuses nobody: to see what a policy would do before it does it.
+    #[must_use]
+    pub fn with_shadow(self, shadow: bool) -> Self {
+        self.with(|config| config.shadow = shadow)
+    }
+
+    /// Adds the `RateLimit-Policy` and `RateLimit` fields of the IETF's draft to responses, for the
+    /// rule by address alone: what is said of a user would tell a stranger about somebody's account.
+    #[must_use]
+    pub fn with_rate_limit_fields(self, fields: bool) -> Self {
+        self.with(|config| config.rate_limit_fields = fields)
+    }
+
+    /// The limiter that it asks.
+    pub fn limiter(&self) -> &LoginLimiter {
+        &self.config.limiter
+    }
+}
+
+impl LoginRateLimitLayer<WithBody> {
+    /// How many bytes of a body are read at most, 64 KiB unless set. A larger one is answered with
+    /// 413.
+    #[must_use]
+    pub fn with_body_limit(self, bytes: usize) -> Self {
+        self.with(|config| config.most_of_body = bytes)
+    }
+
+    /// Lets bodies that are too large pass, without a user, in place of answering 413. The handler
+    /// has to name the user then: the rules with a user do not apply until it does.
+    #[must_use]
+    pub fn with_large_bodies_passed(self, pass: bool) -> Self {
+        self.with(|config| config.pass_too_large = pass)
+    }
+}
+
+impl<S, M> Layer<S> for LoginRateLimitLayer<M> {
+    type Service = LoginRateLimit<S, M>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LoginRateLimit::new(inner, Arc::clone(&self.config))
+    }
+}
+
+impl<M> Clone for LoginRateLimitLayer<M> {
+    fn clone(&self) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<M> fmt::Debug for LoginRateLimitLayer<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoginRateLimitLayer")
+            .field("config", &self.config)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("limiter", &self.limiter)
+            .field("shadow", &self.shadow)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,56 @@
+//! The `RateLimit-Policy` and `RateLimit` fields (draft-ietf-httpapi-ratelimit-headers-10).
+
+use http::{HeaderMap, HeaderValue};
+
+use crate::{
+    Limit, Refusal, Report, Rule,
+    algorithm::{Standing, State},
+};
+
+/// What the fields say of the rule by address: with it nobody learns about somebody else's account.
+pub(crate) struct RateLimitFields {
+    policy: Option<HeaderValue>,
+    state: Option<HeaderValue>,
+}
+
+impl RateLimitFields {
+    /// After an attempt that was admitted.
+    pub(crate) fn of_report(report: &Report) -> Option<Self> {
+        let (rule, standing) = report
+            .iter()
+            .find(|(rule, _)| rule.name() == Rule::ADDRESS)?;
+        Some(Self::new(rule, standing))
+    }
+
+    /// After one that the rule refused.
+    pub(crate) fn of_refusal(refusal: &Refusal, policy: &crate::Policy) -> Option<Self> {
+        let rule = policy.rule(Rule::ADDRESS)?;
+        (refusal.rule() == Rule::ADDRESS).then(|| Self::new(rule, refusal.standing()))
+    }
+
+    fn new(rule: &Rule, standing: Standing) -> Self {
+        let Limit::SlidingWindow(limit) = rule.limit();
+        let name = rule.name();
+        let mut policy = format!("\"{name}\";q={}", limit.limit());
+        if let Some(window) = limit.window() {
+            policy += &format!(";w={}", window.div_ceil(1000));
+        }
+        let mut state = format!("\"{name}\";r={}", standing.remaining());
+        if let State::Blocked { lifts } = standing.state
+            && let Some(lifts) = lifts.as_duration()
+        {
+            state += &format!(";t={}", lifts.as_millis().div_ceil(1000).max(1));
+        }
+        Self {
+            policy: HeaderValue::from_str(&policy).ok(),
+            state: HeaderValue::from_str(&state).ok(),
+        }
+    }
+
+    pub(crate) fn write(self, headers: &mut HeaderMap) {
+        if let (Some(policy), Some(state)) = (self.policy, self.state) {
+            headers.insert("ratelimit-policy", policy);
+            headers.insert("ratelimit", state);
+        }
+    }
+}

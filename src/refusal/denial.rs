@@ -1,0 +1,110 @@
+//! Why a request did not reach its handler.
+
+use http::{StatusCode, request::Parts};
+
+use super::Refusal;
+use crate::{
+    ReserveError,
+    extract::{AddressError, UserError},
+    store::StoreError,
+};
+
+/// Why a request did not reach its handler. Also found in the extensions of the response that the
+/// layer gave in its place.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Denial {
+    /// A rule refused the attempt.
+    Refused(Refusal),
+    /// The store could not decide. That says nothing about the client.
+    Undecided(StoreError),
+    /// It can't be told where the request comes from.
+    NoAddress(AddressError),
+    /// It can't be told which user the request means.
+    AmbiguousUser(UserError),
+    /// The body is larger than what may be read to find the user.
+    BodyTooLarge {
+        /// How many bytes may be read.
+        most: usize,
+    },
+}
+
+impl Denial {
+    /// The HTTP status that says so.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Refused(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoAddress(error) if !error.is_bad_request() => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NoAddress(_) | Self::AmbiguousUser(_) => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        }
+    }
+
+    /// Seconds after which it makes sense to come again: rounded up, at least 1; `None` if never, or
+    /// if time does not help.
+    pub fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::Refused(refusal) => refusal.retry_after(),
+            Self::Undecided(_) => Some(1),
+            Self::NoAddress(_) | Self::AmbiguousUser(_) | Self::BodyTooLarge { .. } => None,
+        }
+    }
+
+    /// What the client is told, in a sentence.
+    pub fn detail(&self) -> String {
+        match self {
+            Self::Refused(refusal) => refusal.to_string(),
+            // What is wrong with the store is nobody else's business.
+            Self::Undecided(_) => "logging in is not possible right now, try again".to_owned(),
+            Self::NoAddress(error) => error.to_string(),
+            Self::AmbiguousUser(error) => error.to_string(),
+            Self::BodyTooLarge { most } => format!("the body may have {most} bytes at most"),
+        }
+    }
+}
+
+impl From<ReserveError> for Denial {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Refused(refusal) => Self::Refused(refusal),
+            ReserveError::Store(error) => Self::Undecided(error),
+        }
+    }
+}
+
+/// Renders a [`Denial`].
+///
+/// Implemented for closures: `|denial: &Denial, request: &http::request::Parts|
+/// http::Response<Bytes>`.
+///
+/// Answer alike for users that exist and users that do not: a denial knows no difference, and its
+/// rendering should look none up.
+pub trait Respond: Send + Sync + 'static {
+    /// The response in place of the handler's.
+    fn respond(&self, denial: &Denial, request: &Parts) -> http::Response<bytes::Bytes>;
+}
+
+impl<F> Respond for F
+where
+    F: Fn(&Denial, &Parts) -> http::Response<bytes::Bytes> + Send + Sync + 'static,
+{
+    fn respond(&self, denial: &Denial, request: &Parts) -> http::Response<bytes::Bytes> {
+        self(denial, request)
+    }
+}
+
+/// gRPC to who speaks gRPC, by the request's content type, and [`ProblemJson`](super::ProblemJson) to
+/// everybody else. The default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByContentType;
+
+impl Respond for ByContentType {
+    fn respond(&self, denial: &Denial, request: &Parts) -> http::Response<bytes::Bytes> {
+        let content_type = request.headers.get(http::header::CONTENT_TYPE);
+        match content_type.is_some_and(|t| t.as_bytes().starts_with(b"application/grpc")) {
+            true => super::GrpcStatus.respond(denial, request),
+            false => super::ProblemJson.respond(denial, request),
+        }
+    }
+}

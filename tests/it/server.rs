@@ -1,0 +1,441 @@
+//! End to end over real sockets: outcomes, refusals, and what attackers try.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tower_login_rate_limit::{
+    LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Rule,
+    classify::ByStatus,
+    refusal::Denial,
+    store::{MemoryStore, redis::RedisStore},
+};
+
+use crate::support::{
+    RedisServer,
+    server::{
+        CRASH, HANG, IN_RESPONSE, LoginServer, MFA, ODD, PANIC, RIGHT, SILENT, TWICE, UNKNOWN,
+        WRONG, Word, client, on_both_stores,
+    },
+};
+
+#[tokio::test]
+async fn every_outcome_is_settled_before_the_answer_goes_out() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start(limiter).await;
+        for (word, status, usage) in [
+            (WRONG, 401, (1, 1)),
+            (UNKNOWN, 401, (2, 2)),
+            (MFA, 200, (2, 2)),
+            (ODD, 400, (2, 2)),
+            (CRASH, 500, (2, 2)),
+            (SILENT, 200, (3, 3)),
+            (RIGHT, 200, (0, 0)),
+            (TWICE, 401, (1, 1)),
+            (IN_RESPONSE, 200, (0, 0)),
+        ] {
+            assert_eq!(server.status("user", word).await, status, "{}", word.0);
+            assert_eq!(server.usage("user").await, usage, "{}", word.0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_client_is_told_when_the_block_lifts() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server =
+            LoginServer::start_with(limiter, |layer| layer.with_rate_limit_fields(true)).await;
+        for left in (20..25).rev() {
+            let response = server.post("user", WRONG).await;
+            assert_eq!(
+                response.headers()["ratelimit-policy"],
+                "\"address\";q=25;w=86400"
+            );
+            assert_eq!(
+                response.headers()["ratelimit"],
+                format!("\"address\";r={left}").as_str()
+            );
+        }
+        let response = server.post("user", RIGHT).await;
+        assert_eq!(response.status(), 429);
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/problem+json"
+        );
+        assert!(
+            !response.headers().contains_key("ratelimit"),
+            "that would be about the user"
+        );
+        let seconds: u64 = response.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((86_300..=86_400).contains(&seconds), "{seconds}");
+        let problem: serde_json::Value = response.json().await.unwrap();
+        assert_eq!(problem["status"], 429);
+        assert_eq!(problem["reason"], "blocked");
+        assert_eq!(problem["rule"], "user-address");
+        assert_eq!(
+            (&problem["limit"], &problem["remaining"]),
+            (&5.into(), &0.into())
+        );
+        assert_eq!(problem["retry_after"], seconds);
+        assert_eq!(problem["lifts"], "in 1 day");
+        assert_eq!(
+            problem["detail"],
+            "too many failed attempts, try again in 1 day"
+        );
+        assert_eq!(server.handled.count(), 5);
+
+        for user in ["a", "b", "c", "d"] {
+            for _ in 0..5 {
+                server.status(user, WRONG).await;
+            }
+        }
+        let response = server.post("e", RIGHT).await;
+        assert_eq!(response.status(), 429);
+        let fields = response.headers()["ratelimit"].to_str().unwrap();
+        let seconds = fields.strip_prefix("\"address\";r=0;t=").unwrap();
+        assert!(
+            (604_000..=604_800).contains(&seconds.parse().unwrap()),
+            "{fields}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_streams_of_one_connection_reach_the_handler_exactly_five_times() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = std::sync::Arc::new(LoginServer::start(limiter).await);
+        for round in 0..20 {
+            let before = server.handled.count();
+            let client = reqwest::Client::builder()
+                .no_proxy()
+                .http2_prior_knowledge()
+                .build()
+                .unwrap();
+            let mut streams = JoinSet::new();
+            for _ in 0..100 {
+                let (server, client) = (server.clone(), client.clone());
+                streams.spawn(async move {
+                    let user = format!("user {round}");
+                    server
+                        .post_by(&client, &user, WRONG)
+                        .await
+                        .unwrap()
+                        .status()
+                        .as_u16()
+                });
+            }
+            let statuses = streams.join_all().await;
+            assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
+            assert_eq!(server.handled.count() - before, 5);
+            server
+                .limiter
+                .unblock("127.0.0.1".parse::<std::net::IpAddr>().unwrap())
+                .await
+                .unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn clients_that_go_away_midway_are_counted() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start(limiter).await;
+        for i in 1..=5 {
+            let client = client();
+            let request = server.post_by(&client, "user", HANG);
+            // Gone as soon as the handler is at work.
+            tokio::select! {
+                _ = request => panic!("answered"),
+                () = async {
+                    while server.handled.count() < i {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                } => {}
+            }
+            drop(client);
+        }
+        server.limiter.all_settled().await;
+        assert_eq!(server.usage("user").await, (5, 5));
+        assert_eq!(server.status("user", RIGHT).await, 429);
+    }
+}
+
+#[tokio::test]
+async fn handlers_that_panic_are_counted() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start(limiter).await;
+        for _ in 0..5 {
+            assert!(server.post_by(&client(), "user", PANIC).await.is_err());
+        }
+        server.limiter.all_settled().await;
+        assert_eq!(server.usage("user").await, (5, 5));
+    }
+}
+
+#[tokio::test]
+async fn success_at_an_own_account_buys_nothing() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start(limiter).await;
+        let mut guesses = 0;
+        for _ in 0..10 {
+            for _ in 0..4 {
+                guesses += u32::from(server.status("victim", WRONG).await == 401);
+            }
+            assert_eq!(server.status("attacker", RIGHT).await, 200);
+        }
+        assert_eq!(guesses, 5);
+        assert_eq!(server.usage("victim").await, (5, 5));
+    }
+}
+
+#[tokio::test]
+async fn a_right_password_again_and_again_gives_five_codes_in_all() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start(limiter).await;
+        let mut codes = 0;
+        for _ in 0..10 {
+            server.status("user", MFA).await;
+            codes += u32::from(server.status("user", WRONG).await == 401);
+        }
+        assert_eq!(codes, 5);
+    }
+}
+
+#[tokio::test]
+async fn known_and_unknown_users_are_answered_alike_in_every_state() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start(limiter).await;
+        let answer = async |user: &'static str, word: Word| {
+            let response = server.post(user, word).await;
+            let mut head = response.headers().clone();
+            head.remove("date");
+            (response.status(), head, response.bytes().await.unwrap())
+        };
+        for i in 0..7 {
+            let known = answer("somebody", WRONG).await;
+            let unknown = answer("nobody", UNKNOWN).await;
+            // A second may have passed between the two.
+            let alike =
+                known == unknown || i >= 5 && without_seconds(&known) == without_seconds(&unknown);
+            assert!(alike, "attempt {}: {known:?} {unknown:?}", i + 1);
+        }
+        // As busy.
+        let mut waiting = JoinSet::new();
+        for user in ["somebody else", "nobody else"] {
+            for _ in 0..5 {
+                let url = server.url();
+                waiting.spawn(async move {
+                    let login = serde_json::json!({"username": user, "password": "hang"});
+                    let _ = client().post(url).json(&login).send().await;
+                });
+            }
+        }
+        while server.handled.count() < 20 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let busy = answer("somebody else", WRONG).await;
+        assert_eq!(busy.0, 429);
+        assert!(String::from_utf8_lossy(&busy.2).contains("\"busy\""));
+        assert_eq!(busy, answer("nobody else", UNKNOWN).await);
+        waiting.abort_all();
+    }
+}
+
+fn without_seconds(
+    answer: &(
+        reqwest::StatusCode,
+        reqwest::header::HeaderMap,
+        impl AsRef<[u8]>,
+    ),
+) -> String {
+    let shown = format!(
+        "{:?} {:?} {:?}",
+        answer.0,
+        answer.1,
+        String::from_utf8_lossy(answer.2.as_ref())
+    );
+    shown.replace(|c: char| c.is_ascii_digit(), "")
+}
+
+#[tokio::test]
+async fn spellings_of_a_name_share_one_budget() {
+    let server = LoginServer::start(LoginLimiter::new(Policy::default(), MemoryStore::new())).await;
+    for spelling in ["User", " user ", "ＵＳＥＲ", "uſer", "USER\u{3000}"] {
+        assert_eq!(server.status(spelling, WRONG).await, 401, "{spelling}");
+    }
+    assert_eq!(server.status("user", RIGHT).await, 429);
+}
+
+#[tokio::test]
+async fn by_status_is_one_line_to_opt_in() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let server = LoginServer::start_with(limiter, |layer| layer.with_classifier(ByStatus)).await;
+    server.status("user", WRONG).await;
+    assert_eq!(server.usage("user").await, (1, 1));
+    server.status("user", CRASH).await;
+    assert_eq!(server.usage("user").await, (1, 1));
+    server.status("user", SILENT).await;
+    assert_eq!(server.usage("user").await, (0, 0));
+}
+
+#[tokio::test]
+async fn a_closure_may_decide_from_the_response() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let nothing = |_: &http::response::Parts| Outcome::NotAnAttempt;
+    let server = LoginServer::start_with(limiter, |layer| layer.with_classifier(nothing)).await;
+    for _ in 0..10 {
+        assert_eq!(server.status("user", SILENT).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn in_shadow_mode_nobody_is_refused_and_everything_is_decided() {
+    let (_redis, limiters) = on_both_stores(Policy::default()).await;
+    for limiter in limiters {
+        let server = LoginServer::start_with(limiter, |layer| layer.with_shadow(true)).await;
+        for _ in 0..10 {
+            assert_eq!(server.status("user", WRONG).await, 401);
+        }
+        assert_eq!(server.usage("user").await, (5, 5));
+        assert_eq!(server.status("user", RIGHT).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn refusals_can_be_rendered_by_the_app() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let respond = |denial: &Denial, request: &http::request::Parts| {
+        let text = format!("{} {}", request.uri.path(), denial.detail());
+        let mut response = http::Response::new(text.into());
+        *response.status_mut() = http::StatusCode::IM_A_TEAPOT;
+        response
+    };
+    let server = LoginServer::start_with(limiter, |layer| layer.with_response(respond)).await;
+    for _ in 0..5 {
+        server.status("user", WRONG).await;
+    }
+    let response = server.post("user", WRONG).await;
+    assert_eq!(response.status(), 418);
+    assert_eq!(
+        response.text().await.unwrap(),
+        "/login too many failed attempts, try again in 1 day"
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_503_and_never_429_or_200() {
+    let mut redis = RedisServer::start();
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let server = LoginServer::start(LoginLimiter::new(Policy::default(), store)).await;
+    server.status("user", WRONG).await;
+    redis.kill();
+    for _ in 0..5 {
+        let response = server.post("user", RIGHT).await;
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["retry-after"], "1");
+        let problem: serde_json::Value = response.json().await.unwrap();
+        assert!(!problem.to_string().contains("redis"), "{problem}");
+    }
+    assert_eq!(server.handled.count(), 1);
+    redis.restart();
+    assert_eq!(server.status("user", RIGHT).await, 200);
+}
+
+#[tokio::test]
+async fn without_connect_info_the_error_says_what_to_add() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let app = axum::Router::new()
+        .route("/login", axum::routing::post(async || "reached"))
+        .layer(LoginRateLimitLayer::new(limiter));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/login", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let response = client().post(url).send().await.unwrap();
+    assert_eq!(response.status(), 500);
+    let text = response.text().await.unwrap();
+    assert!(
+        text.contains("into_make_service_with_connect_info"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn without_the_layer_the_extractor_says_which_is_missing() {
+    let app = axum::Router::new().route(
+        "/login",
+        axum::routing::post(async |_: tower_login_rate_limit::LoginAttempt| "reached"),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/login", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let response = client().post(url).send().await.unwrap();
+    assert_eq!(response.status(), 500);
+    assert!(
+        response
+            .text()
+            .await
+            .unwrap()
+            .contains("LoginRateLimitLayer")
+    );
+}
+
+#[tokio::test]
+async fn every_way_to_put_a_layer_into_axum() {
+    use axum::{Router, routing::post};
+    let handler = async |attempt: tower_login_rate_limit::LoginAttempt| {
+        attempt.failed();
+        "no"
+    };
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let layer = LoginRateLimitLayer::new(limiter.clone())
+        .with_user(|_: &http::request::Parts| Some("user".to_owned()));
+    let app = Router::new()
+        .route("/router", post(handler))
+        .layer(layer.clone())
+        .merge(
+            Router::new()
+                .route("/route", post(handler))
+                .route_layer(layer.clone()),
+        )
+        .route("/method", post(handler).layer(layer.clone()))
+        .merge(
+            Router::new()
+                .route("/filter", post(handler))
+                .route("/free", post(async || "free"))
+                .layer(layer.with_routes(http::Method::POST, ["/filter"])),
+        );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = app.into_make_service_with_connect_info::<std::net::SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+
+    // One limiter behind all of them: together they have five attempts.
+    let mut statuses = Vec::new();
+    for path in [
+        "router", "route", "method", "filter", "router", "route", "method", "filter", "free",
+    ] {
+        let response = client()
+            .post(format!("http://{address}/{path}"))
+            .send()
+            .await
+            .unwrap();
+        statuses.push(response.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429, 200]);
+    let report = limiter
+        .check(("127.0.0.1".parse().unwrap(), "user"))
+        .await
+        .unwrap();
+    assert_eq!(report.rule(Rule::USER_ADDRESS).unwrap().usage, 5);
+}

@@ -17,13 +17,13 @@ use serde_json::json;
 use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy,
     extract::{ForwardedAddress, JsonField},
-    store::{MemoryStore, Store, redis::RedisStore},
+    store::{MemoryStore, RedisStore, Store},
 };
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
-    let limiter = LoginLimiter::with_shared_store(Policy::default(), store().await?);
+    let limiter = LoginLimiter::new(Policy::default(), store().await?);
 
     // One layer for both doors: the password and the code.
     let mut layer =

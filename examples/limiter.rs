@@ -11,14 +11,14 @@ use std::{
 
 use tower_login_rate_limit::{
     LoginLimiter, Outcome, Policy, ReserveError,
-    store::{MemoryStore, Store, redis::RedisStore},
+    store::{MemoryStore, RedisStore, Store},
 };
 
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let limiter = LoginLimiter::with_shared_store(Policy::default(), store().await?);
+    let limiter = LoginLimiter::new(Policy::default(), store().await?);
     println!("Log in as \"user\" with the password \"correct-horse\", or don't. Ctrl-D ends.");
     let mut lines = stdin().lock().lines();
     loop {
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("user", _) => Outcome::Failure,
             _ => Outcome::UnknownUser,
         };
-        limiter.settle(&attempt, outcome).await?;
+        limiter.settle(attempt, outcome).await?;
         match outcome {
             Outcome::Success => println!("Welcome."),
             _ => println!("Wrong user or password."),

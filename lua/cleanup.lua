@@ -1,6 +1,8 @@
 -- Takes every failed attempt of a main counter out of that counter and out of any number of others.
 --
 -- Attempts in flight stay, and so does everything in the other counters that is not in the main one.
+-- With a token, all that happens only while the token is in the main counter, so that an attempt cleans
+-- up once, however often it is said that it went well.
 --
 -- KEYS[1]  the main counter, as reserve.lua describes it
 -- KEYS[2…] the others
@@ -31,7 +33,10 @@ local function let_expire(key, limit, window)
   redis.call('PEXPIRE', key, math.max(newest - now, 0) + window)
 end
 
-local tokens = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+local tokens = {}
+if token == '' or redis.call('ZSCORE', KEYS[1], token) then
+  tokens = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+end
 if token ~= '' then tokens[#tokens + 1] = token end
 
 local left_main = 0

@@ -8,12 +8,13 @@
 -- ARGV[1]  the attempt's token, 16 bytes; empty: report only, write nothing
 -- ARGV[2]  the lease in milliseconds; 0: the attempt counts at once
 -- ARGV[3]  the time in milliseconds since 1970; empty: the server's own
--- then for each counter four arguments:
+-- then for each counter five arguments:
 --   limit   how many attempts may count
 --   window  how long a failure counts, in milliseconds; 0: for ever
 --   block   how long a full window blocks after its newest failure, in milliseconds;
 --           0: for ever; -1: no block, the next attempt is free when the oldest failure leaves
 --   keep    how long the key is of use after this write, in milliseconds; 0: for ever
+--   keep_full  the same if it is full with this attempt, so that a block may come of it
 --
 -- Reply: for each counter four values:
 --   usage   attempts that count, this one among them if it was admitted
@@ -63,8 +64,9 @@ local function judge(key, limit, window, block)
       if recent >= limit then
         if block == 0 then return recent, -1 end
         if now < last + block then return recent, last + block - now end
-        -- The block is over and the slate is clean.
-        return count(key, now, '+inf'), 0, now
+        -- The block is over and the slate is clean, up to the last failure: an attempt without a
+        -- lease is written with the time that it is now, and must stay.
+        return count(key, now, '+inf'), 0, last
       end
     end
   end
@@ -76,7 +78,7 @@ end
 local admitted = token ~= ''
 local held, size, usage, reset, obsolete = {}, {}, {}, {}, {}
 for i, key in ipairs(KEYS) do
-  local a = i * 4
+  local a = i * 5 - 1
   local limit = tonumber(ARGV[a])
   size[i] = redis.call('ZCARD', key)
   if size[i] >= limit then
@@ -93,18 +95,18 @@ local reply = {}
 
 if not admitted then
   for i, key in ipairs(KEYS) do
-    local a, r = i * 4, #reply
+    local a, r = i * 5 - 1, #reply
     local limit = tonumber(ARGV[a])
     if not usage[i] then
       usage[i], reset[i] = judge(key, limit, tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end
     -- A new policy may have made this block longer since the key was written, or given it an end.
     if token ~= '' and reset[i] ~= 0 then
-      local expires, keep = redis.call('PTTL', key), ARGV[a + 3]
-      if reset[i] < 0 or keep == '0' then
+      local expires, keep_full = redis.call('PTTL', key), ARGV[a + 4]
+      if keep_full == '0' then
         if expires >= 0 then redis.call('PERSIST', key) end
       elseif expires < reset[i] then
-        redis.call('PEXPIRE', key, keep)
+        redis.call('PEXPIRE', key, keep_full)
       end
     end
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = usage[i], limit, false, reset[i]
@@ -119,23 +121,23 @@ for i, key in ipairs(KEYS) do
   if not held[i] then
     held[i] = redis.call('ZADD', key, 'NX', lease_ends, token) == 0
     if held[i] and not usage[i] then
-      local a = i * 4
+      local a = i * 5 - 1
       usage[i] = judge(key, tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
     end
   end
 end
 
 for i, key in ipairs(KEYS) do
-  local a, r = i * 4, #reply
-  local limit, keep = tonumber(ARGV[a]), ARGV[a + 3]
+  local a, r = i * 5 - 1, #reply
+  local limit = tonumber(ARGV[a])
   if not held[i] then
     usage[i] = size[i] + 1
     local upto = obsolete[i] or beginning(now, tonumber(ARGV[a + 1]))
     if size[i] > 0 and upto > -math.huge then
       usage[i] = usage[i] - redis.call('ZREMRANGEBYSCORE', key, '-inf', upto)
     end
-    -- Only a block that never lifts, or may come from what is in flight, stays for ever.
-    if keep == '0' or (ARGV[a + 2] == '0' and usage[i] >= limit) then
+    local keep = usage[i] >= limit and ARGV[a + 4] or ARGV[a + 3]
+    if keep == '0' then
       redis.call('PERSIST', key)
     else
       redis.call('PEXPIRE', key, keep)

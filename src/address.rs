@@ -7,8 +7,8 @@ use std::{
     str::FromStr,
 };
 
-/// A client address in the one form that is counted: IPv4 as it is, IPv4 mapped into IPv6 as that
-/// IPv4 address, other IPv6 cut to a network.
+/// A client address in the one form that is counted: IPv4 as it is, IPv4 inside IPv6 (mapped, or from
+/// a translator between the two) as that IPv4 address, other IPv6 cut to a network.
 ///
 /// A single customer's IPv6 line has 2⁶⁴ addresses or more, so counting them one by one would give
 /// an attacker as many budgets.
@@ -34,7 +34,7 @@ pub struct Address {
 impl Address {
     /// The canonical form of `ip`, with IPv6 cut to its first `ipv6_prefix` bits (128 at most).
     pub fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
-        match ip.to_canonical() {
+        match embedded_ipv4(ip) {
             IpAddr::V4(ip) => Self {
                 ip: IpAddr::V4(ip),
                 prefix: 32,
@@ -60,6 +60,22 @@ impl Address {
     /// How many bits of it count.
     pub const fn prefix(&self) -> u8 {
         self.prefix
+    }
+}
+
+/// The IPv4 address inside an IPv6 address, where there is one. Cut to a network, all clients behind
+/// a translator would be one.
+fn embedded_ipv4(ip: IpAddr) -> IpAddr {
+    let ip = ip.to_canonical();
+    let IpAddr::V6(v6) = ip else {
+        return ip;
+    };
+    match v6.segments() {
+        // NAT64 (RFC 6052), and the addresses of stateless translators (RFC 7915).
+        [0x64, 0xff9b, 0, 0, 0, 0, a, b] | [0, 0, 0, 0, 0xffff, 0, a, b] => {
+            IpAddr::V4((u32::from(a) << 16 | u32::from(b)).into())
+        }
+        _ => ip,
     }
 }
 
@@ -116,7 +132,13 @@ mod tests {
 
     #[test]
     fn forms_of_one_address_are_one_address() {
-        let forms = ["192.0.2.1", "::ffff:192.0.2.1", "::ffff:c000:201"];
+        let forms = [
+            "192.0.2.1",
+            "::ffff:192.0.2.1",
+            "::ffff:c000:201",
+            "64:ff9b::192.0.2.1",
+            "::ffff:0:192.0.2.1",
+        ];
         for form in forms {
             let address = Address::new(form.parse().unwrap(), 64);
             assert_eq!(address.to_string(), "192.0.2.1");

@@ -12,7 +12,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What a store or an extractor answers, now or later.
 ///
 /// A future with a name, so that whoever returns it can be a trait object, and without a box where
-/// the answer is there at once.
+/// the answer is there at once: what it stands for is then done already, awaited or not.
 #[must_use = "futures do nothing unless polled"]
 pub struct Answer<T>(Inner<T>);
 
@@ -94,8 +94,7 @@ impl<T> Future for Answer<T> {
         match &mut self.0 {
             Inner::Now(answer) => match answer.take() {
                 Some(answer) => Poll::Ready(answer),
-                // Polled again after it was done: as with any future, never.
-                None => Poll::Pending,
+                None => panic!("an answer was polled after it had been given"),
             },
             Inner::Later(answer) => answer.as_mut().poll(cx),
         }

@@ -8,9 +8,11 @@ use crate::{Policy, Refusal, Rule, Token, algorithm::Standing, caller::Counted, 
 
 /// How an attempt went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Outcome {
-    /// The person is who they say, with every factor that is asked for. Takes back this user's own
-    /// failures from this address.
+    /// The person is who they say, with every factor that is asked for. Takes back what failed under
+    /// the rules that count by user and address, and those same failures from all others. A policy
+    /// without such a rule takes back this attempt alone.
     Success,
     /// Wrong password, wrong code.
     Failure,
@@ -26,9 +28,9 @@ pub enum Outcome {
 
 /// An attempt that was admitted and is in flight.
 ///
-/// Tell the [limiter](crate::LoginLimiter::settle) how it went. An attempt that nobody settles
+/// Tell the [limiter](crate::LoginLimiter::settle) how it went, once. An attempt that nobody settles
 /// becomes a failure when its lease ends.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "an attempt that is not settled becomes a failure"]
 pub struct Attempt {
     pub(crate) token: Token,
@@ -47,6 +49,16 @@ impl Attempt {
     /// How each rule stood when the attempt was admitted, this one counted.
     pub const fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// A second one of the same attempt, which must not be settled twice.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            token: self.token,
+            caller: self.caller.clone(),
+            report: self.report.clone(),
+            withdrawn: self.withdrawn.clone(),
+        }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -93,29 +105,21 @@ impl Report {
 }
 
 impl Report {
-    /// Without the rules by user.
-    pub(crate) fn without_user(&self) -> Self {
-        let kept = |(rule, _): &(usize, _)| !self.policy.rules()[*rule].counts_by_user();
-        let all = self
-            .rules
-            .iter()
-            .copied()
-            .zip(self.standings.iter().copied());
-        let (rules, standings): (_, Vec<_>) = all.filter(kept).unzip();
+    /// With the rules by user from another report, in place of its own.
+    pub(crate) fn with_users(&self, of_user: Self) -> Self {
+        let pairs = |report: &Self| {
+            let rules = report.rules.clone().into_iter();
+            rules.zip(report.standings.to_vec()).collect::<Vec<_>>()
+        };
+        let mut all = pairs(self);
+        all.retain(|(rule, _)| !self.policy.rules()[*rule].counts_by_user());
+        all.extend(pairs(&of_user));
+        all.sort_by_key(|(rule, _)| *rule);
         Self {
-            policy: Arc::clone(&self.policy),
-            rules,
-            standings: standings.into_iter().collect(),
+            policy: of_user.policy,
+            rules: all.iter().map(|(rule, _)| *rule).collect(),
+            standings: all.iter().map(|(_, standing)| *standing).collect(),
         }
-    }
-
-    /// With the rules of another report of the same policy.
-    pub(crate) fn and(mut self, other: Self) -> Self {
-        self.rules.extend(other.rules);
-        self.standings = (self.standings.iter().chain(other.standings.iter()))
-            .copied()
-            .collect();
-        self
     }
 }
 

@@ -63,8 +63,8 @@ impl From<IpAddr> for Caller<'_> {
     }
 }
 
-impl<'a> From<(IpAddr, &'a str)> for Caller<'a> {
-    fn from((address, user): (IpAddr, &'a str)) -> Self {
+impl<'a, U: Into<Cow<'a, str>>> From<(IpAddr, U)> for Caller<'a> {
+    fn from((address, user): (IpAddr, U)) -> Self {
         Self::new(address).user(user)
     }
 }

@@ -10,8 +10,8 @@ use crate::algorithm::Millis;
 
 /// Tells the time in milliseconds since some fixed moment.
 ///
-/// The stores work with any clock, also with one that is set back: nothing is admitted that would
-/// not have been admitted otherwise.
+/// The stores get along with a clock that is set back: what was counted in the time to come counts as
+/// in flight until then. What they had dropped as over stays dropped.
 pub trait Clock: Debug + Send + Sync + 'static {
     /// Milliseconds since the clock's own beginning.
     fn now(&self) -> Millis;
@@ -87,7 +87,11 @@ impl ManualClock {
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(to_millis(by), Ordering::SeqCst);
+        let advance = |now: Millis| Some(now.saturating_add(to_millis(by)));
+        // It can't fail: there is always a time to come.
+        let _ = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, advance);
     }
 }
 

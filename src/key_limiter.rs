@@ -10,15 +10,15 @@ use crate::{
 
 /// Limits anything by a key: mails to reset a password, codes sent by text message.
 ///
-/// What is reserved counts at once, and is given back if the work turns out not to count.
+/// What is reserved counts at once, and is given back if the work turns out not to count. Keys are
+/// taken as they are: give a name its one spelling first, with [`normalise`](crate::normalise) say.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use tower_login_rate_limit::{KeyLimiter, Limit, Period, store::MemoryStore};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let three_an_hour = Limit::attempts(3).within(Period::hours(1)).without_block();
-/// let mails = KeyLimiter::new("reset-mail", three_an_hour, Arc::new(MemoryStore::new()))?;
+/// let mails = KeyLimiter::new("reset-mail", three_an_hour, MemoryStore::new())?;
 ///
 /// let token = mails.reserve("alice@example.org").await?;
 /// assert_eq!(mails.check("alice@example.org").await?.remaining(), 2);
@@ -30,23 +30,26 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyLimiter {
+    /// No rule can have this name.
+    kind: Arc<str>,
     rule: Arc<Rule>,
     store: Arc<dyn Store>,
 }
 
 impl KeyLimiter {
-    /// A limiter of this name. Limiters with different names that share a store count apart.
-    pub fn new<L>(
-        name: impl Into<Arc<str>>,
-        limit: L,
-        store: Arc<dyn Store>,
-    ) -> Result<Self, PolicyError>
+    /// A limiter of this name. Limiters with different names that share a store count apart, and so
+    /// do the rules of a [`LoginLimiter`](crate::LoginLimiter).
+    pub fn new<L>(name: &str, limit: L, store: impl Store) -> Result<Self, PolicyError>
     where
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        let rule = Arc::new(Rule::new(name, [Part::value("key")], limit)?);
-        Ok(Self { rule, store })
+        let rule = Rule::new(name, [Part::value("key")], limit)?;
+        Ok(Self {
+            kind: format!("key:{name}").into(),
+            rule: Arc::new(rule),
+            store: Arc::new(store),
+        })
     }
 
     /// Counts one for this key, if there is room.
@@ -75,7 +78,7 @@ impl KeyLimiter {
 
     fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {
         Slot {
-            key: Key::of_subject(self.rule.name(), Cow::Borrowed(key)),
+            key: Key::of_subject(&self.kind, Cow::Borrowed(key)),
             limit: *self.rule.limit(),
         }
     }

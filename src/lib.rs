@@ -18,7 +18,7 @@
 //!
 //! for _ in 0..5 {
 //!     let attempt = limiter.reserve((address, "alice")).await?;
-//!     limiter.settle(&attempt, Outcome::Failure).await?;
+//!     limiter.settle(attempt, Outcome::Failure).await?;
 //! }
 //! match limiter.reserve((address, "alice")).await {
 //!     Err(ReserveError::Refused(refusal)) => {
@@ -47,9 +47,12 @@
 //!
 //! | | |
 //! |---|---|
-//! | `memory` | [`MemoryStore`](store::MemoryStore), the embedded store; on by default |
-//! | `redis` | [`RedisStore`](store::redis::RedisStore), for servers that share their counters |
+//! | `memory` | `store::MemoryStore`, the embedded store; on by default |
+//! | `redis` | `store::RedisStore`, for servers that share their counters |
+//! | `axum` | `LoginAttempt` as an extractor, and the peer's address from axum's `ConnectInfo` |
+//! | `tonic` | the peer's address from tonic, and refusals as `tonic::Status` |
 //! | `serde` | policies from and to JSON, TOML and the like |
+//! | `tracing` | says what happens through the `tracing` crate; users are never named |
 
 #![forbid(unsafe_code)]
 

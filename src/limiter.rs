@@ -40,10 +40,10 @@ use crate::{
 /// match limiter.reserve((address, "alice")).await {
 ///     Ok(attempt) => {
 ///         let outcome = if password_is_right() { Outcome::Success } else { Outcome::Failure };
-///         limiter.settle(&attempt, outcome).await?;
+///         limiter.settle(attempt, outcome).await?;
 ///     }
 ///     Err(ReserveError::Refused(refusal)) => println!("{refusal}"),
-///     Err(ReserveError::Store(error)) => println!("can't tell: {error}"),
+///     Err(error) => println!("can't tell: {error}"),
 /// }
 /// # Ok(()) }
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
@@ -69,16 +69,15 @@ const KNOWN_ADDRESSES: &str = "known:addresses";
 
 impl LoginLimiter {
     /// A limiter with this policy and this store.
+    ///
+    /// A store that others use too, or that was chosen at run time, is an `Arc<dyn Store>`. Limiters
+    /// that share a store share its counters: if their policies differ, so must the names of their
+    /// rules, or the one clears what the other still counts.
     pub fn new(policy: Policy, store: impl Store) -> Self {
-        Self::with_shared_store(policy, Arc::new(store))
-    }
-
-    /// A limiter whose store is used by others too, or was chosen at run time.
-    pub fn with_shared_store(policy: Policy, store: Arc<dyn Store>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 policy: Arc::new(policy),
-                store,
+                store: Arc::new(store),
                 normalise: None,
                 tracker: Tracker::default(),
             }),
@@ -87,8 +86,9 @@ impl LoginLimiter {
 
     /// Gives users one spelling with this function in place of [`normalise`].
     ///
-    /// It must make equal at least what the app's own look-up holds to be equal; otherwise each
-    /// spelling has a budget of its own.
+    /// It must make equal exactly what the app's own look-up holds to be equal. If it makes less
+    /// equal, each spelling of a user has a budget of its own; if it makes more equal, whoever owns
+    /// the one account takes back, by logging in, the failures at the other.
     #[must_use]
     pub fn with_normaliser(
         self,
@@ -112,6 +112,10 @@ impl LoginLimiter {
     ///
     /// With an address alone, that is the rules without a user; [`identify`](Self::identify) adds
     /// the others when the user is known.
+    ///
+    /// One attempt is one check of a password. Dropped before it is done, the future may leave an
+    /// attempt behind that becomes a failure when its lease ends. After an error the attempt is
+    /// taken back if it was written after all.
     pub fn reserve<'a>(&self, caller: impl Into<Caller<'a>>) -> Reserving {
         let caller = self.count(caller.into());
         let token = Token::new();
@@ -136,7 +140,8 @@ impl LoginLimiter {
     /// settle.
     ///
     /// If the attempt had another user, as when a mail address turns out to belong to an account,
-    /// the new one takes its place. Naming the same user again changes nothing.
+    /// the new one takes its place. Naming the same user again changes nothing. As with
+    /// [`reserve`](Self::reserve), dropping the future may leave a failure behind.
     pub async fn identify(&self, attempt: &mut Attempt, user: &str) -> Result<(), ReserveError> {
         if let Some(refusal) = &attempt.withdrawn {
             return Err(ReserveError::Refused(refusal.clone()));
@@ -181,7 +186,7 @@ impl LoginLimiter {
                 Err(ReserveError::Refused(refusal))
             }
             None => {
-                attempt.report = attempt.report.without_user().and(user_level);
+                attempt.report = attempt.report.with_users(user_level);
                 attempt.caller = caller;
                 Ok(())
             }
@@ -199,13 +204,15 @@ impl LoginLimiter {
         Ok(report)
     }
 
-    /// Says how an attempt went. Doing so again changes nothing more, so that it may be repeated
-    /// after an error.
-    pub fn settle(&self, attempt: &Attempt, outcome: Outcome) -> StoreFuture<()> {
+    /// Says how an attempt went.
+    ///
+    /// After an error it is not known whether that was written. If it was not, the attempt becomes
+    /// a failure when its lease ends.
+    pub fn settle(&self, attempt: Attempt, outcome: Outcome) -> StoreFuture<()> {
         if attempt.withdrawn.is_some() {
             return StoreFuture::now(Ok(()));
         }
-        let Attempt { token, caller, .. } = attempt;
+        let Attempt { token, caller, .. } = &attempt;
         let store = &self.shared.store;
         let slots = || applying(attempt.policy(), caller, |_| true).1;
         match outcome {
@@ -225,16 +232,21 @@ impl LoginLimiter {
 
     /// Takes back the failures of one user from these addresses, and from what the user shares with
     /// others only those same failures. For a password that was reset, say.
-    pub fn cleanup(
+    pub async fn cleanup(
         &self,
         user: &str,
         addresses: impl IntoIterator<Item = IpAddr>,
-    ) -> StoreFuture<()> {
-        let work = addresses.into_iter().flat_map(|address| {
-            let caller = self.count((address, user).into());
-            self.clean_up(&self.shared.policy, &caller, None)
-        });
-        StoreFuture::all(work.collect())
+    ) -> Result<(), StoreError> {
+        let addresses: Vec<_> = addresses.into_iter().collect();
+        // Some at a time: each call has its deadline from when it is sent.
+        for addresses in addresses.chunks(64) {
+            let work = addresses.iter().flat_map(|address| {
+                let caller = self.count((*address, user).into());
+                self.clean_up(&self.shared.policy, &caller, None)
+            });
+            StoreFuture::all(work.collect()).await?;
+        }
+        Ok(())
     }
 
     /// Lifts every block of this caller: forgets all failures under the rules that apply. With an
@@ -392,14 +404,7 @@ impl fmt::Display for ReserveError {
     }
 }
 
-impl Error for ReserveError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Refused(_) => None,
-            Self::Store(error) => error.source(),
-        }
-    }
-}
+impl Error for ReserveError {}
 
 impl From<StoreError> for ReserveError {
     fn from(error: StoreError) -> Self {

@@ -35,7 +35,7 @@ pub struct LoginAttempt {
 struct Shared {
     limiter: LoginLimiter,
     shadow: bool,
-    /// `None` if the layer let it through without counting it: it only watches.
+    /// `None` if it is not counted, because the layer only watches, or if it is settled.
     attempt: Mutex<Option<Attempt>>,
     /// What was said first.
     said: OnceLock<Outcome>,
@@ -100,11 +100,14 @@ impl LoginAttempt {
     /// Do so before the password is checked. If it is refused, the whole attempt is taken back and
     /// there is nothing left to say: answer with the refusal.
     pub async fn identify(&self, user: &str) -> Result<(), ReserveError> {
-        let Some(mut attempt) = self.lock().clone() else {
+        let Some(mut attempt) = self.lock().as_ref().map(Attempt::copy) else {
             return Ok(());
         };
         let identified = self.shared.limiter.identify(&mut attempt, user).await;
-        *self.lock() = Some(attempt);
+        // Unless it has been settled meanwhile: what was added then becomes a failure.
+        if let Some(old) = &mut *self.lock() {
+            *old = attempt;
+        }
         let Err(error) = identified else {
             return Ok(());
         };
@@ -116,7 +119,7 @@ impl LoginAttempt {
     }
 
     /// How each rule stood when the attempt was admitted, this attempt counted: for the app's own
-    /// page. `None` if the attempt is not counted.
+    /// page. `None` if the attempt is not counted, or is settled.
     pub fn report(&self) -> Option<Report> {
         self.lock().as_ref().map(|attempt| attempt.report().clone())
     }
@@ -129,7 +132,7 @@ impl LoginAttempt {
     }
 
     pub(crate) fn settle(&self, outcome: Outcome) -> StoreFuture<()> {
-        match &*self.lock() {
+        match self.lock().take() {
             Some(attempt) => self.shared.limiter.settle(attempt, outcome),
             None => StoreFuture::now(Ok(())),
         }

@@ -132,29 +132,47 @@ impl FromStr for Period {
         if text.eq_ignore_ascii_case("forever") {
             return Ok(Self::Forever);
         }
-        // humantime has no long form of milliseconds, which `Display` writes.
-        let text = text
-            .replace("milliseconds", "ms")
-            .replace("millisecond", "ms");
-        humantime::parse_duration(&text)
+        parse(text)
             .map(Self::Of)
-            .map_err(|reason| ParsePeriodError { text, reason })
+            .ok_or_else(|| ParsePeriodError(text.to_owned()))
     }
 }
 
-/// The text is not a period.
-#[derive(Clone, Debug)]
-pub struct ParsePeriodError {
-    text: String,
-    reason: humantime::DurationError,
+/// Numbers and units in turn: `1h 30m`, `7 days`.
+fn parse(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut millis = 0_u64;
+    while !rest.is_empty() {
+        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let behind = behind.trim_start();
+        let end = behind.find(|c: char| !c.is_alphabetic());
+        let (unit, behind) = behind.split_at(end.unwrap_or(behind.len()));
+        let unit: u64 = match unit {
+            "ms" | "millisecond" | "milliseconds" => 1,
+            "s" | "sec" | "second" | "seconds" => 1000,
+            "m" | "min" | "minute" | "minutes" => 1000 * MINUTE,
+            "h" | "hour" | "hours" => 1000 * HOUR,
+            "d" | "day" | "days" => 1000 * DAY,
+            "w" | "week" | "weeks" => 1000 * 7 * DAY,
+            _ => return None,
+        };
+        let length = number.parse::<u64>().ok()?.checked_mul(unit)?;
+        millis = millis.checked_add(length)?;
+        rest = behind.trim_start();
+    }
+    (!text.is_empty()).then(|| Duration::from_millis(millis))
 }
+
+/// The text is not a period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsePeriodError(String);
 
 impl fmt::Display for ParsePeriodError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { text, reason } = self;
         write!(
             f,
-            "cannot read {text:?} as a period ({reason}): write it like \"90s\", \"24h\", \"7 days\" or \"forever\""
+            "cannot read {:?} as a period: write it like \"90s\", \"24h\", \"7 days\" or \"forever\"",
+            self.0
         )
     }
 }
@@ -226,6 +244,17 @@ mod tests {
     }
 
     #[test]
+    fn every_unit_is_read() {
+        let read = |text: &str| text.parse::<Period>().unwrap();
+        assert_eq!(
+            read("1w 1d 1h 1m 1s 1ms"),
+            Period::Of(Duration::from_millis(694_861_001))
+        );
+        assert_eq!(read("90min"), read("1 hour 30 minutes"));
+        assert_eq!(read("2 weeks"), Period::days(14));
+    }
+
+    #[test]
     fn the_error_says_what_to_write() {
         let error = "soon".parse::<Period>().unwrap_err().to_string();
         assert!(
@@ -234,6 +263,21 @@ mod tests {
         );
         assert!("".parse::<Period>().is_err());
         assert!("-1s".parse::<Period>().is_err());
-        assert!("99999999999999999999 days".parse::<Period>().is_err());
+        for text in [
+            "99999999999999999999 days",
+            "7",
+            "days",
+            "7 dayz",
+            "1h-",
+            "١ day",
+            "1.5h",
+        ] {
+            assert!(text.parse::<Period>().is_err(), "{text}");
+        }
+        assert!(
+            "18446744073709551615s 1000000000ms"
+                .parse::<Period>()
+                .is_err()
+        );
     }
 }

@@ -33,13 +33,19 @@ find_redis() {
 }
 
 command -v cargo >/dev/null || give_up "cargo is missing: install Rust, see rustup.rs"
+cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
+  give_up "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'"
+
 if ! find_redis; then
   install redis-server || install redis || true
   find_redis || give_up "redis-server is missing and could not be installed: install Redis or Valkey, 6.2 or later, and run this again"
 fi
+REDIS_SERVER=$(command -v "$REDIS_SERVER") || give_up "REDIS_SERVER is set to something that can't be run"
+version=$("$REDIS_SERVER" --version | sed -n 's/.*v=\([0-9]*\.[0-9]*\).*/\1/p')
+[ "$(printf '%s\n' 6.2 "${version:-0}" | sort -V | head -n 1)" = 6.2 ] ||
+  give_up "$REDIS_SERVER is version ${version:-unknown}: install Redis or Valkey, 6.2 or later, or set REDIS_SERVER to one"
 export REDIS_SERVER
-
-say "redis: $("$REDIS_SERVER" --version)"
+say "redis: $REDIS_SERVER $version"
 
 say "formatting"
 cargo fmt --check
@@ -55,8 +61,10 @@ for one in "" "${features[@]}"; do
 done
 cargo clippy --quiet --locked --all-features --all-targets -- -D warnings
 
-say "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps --all-features
+say "documentation, with no feature, the default ones and all"
+for features in --no-default-features "" --all-features; do
+  RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps $features
+done
 
 say "tests"
 cargo test --locked --all-features

@@ -45,13 +45,13 @@ impl SlidingWindow {
 
     /// How long a counter is of use after its newest entry; `None` for ever.
     ///
-    /// `may_block` says whether the counter is full or may become so with what is in flight: a block
-    /// without end must stay, but a counter that can't come to it need not.
+    /// `may_block` says whether the counter is full or may become so with what is in flight: only
+    /// then does the block matter.
     pub fn retention(&self, may_block: bool) -> Option<Millis> {
         match self.block {
             Block::Forever if may_block => None,
-            Block::Forever | Block::Sliding => self.window,
-            Block::For(block) => self.window.map(|window| window.max(block)),
+            Block::For(block) if may_block => self.window.map(|window| window.max(block)),
+            _ => self.window,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Window {
                         Block::For(block) => Some(block),
                         Block::Forever | Block::Sliding => None,
                     };
-                    if block.is_none_or(|block| now < last.at.saturating_add(block)) {
+                    if block.is_none_or(|block| !has_passed(block, last.at, now)) {
                         return blocked(recent, until(block, last.at, now));
                     }
                     // The block is over and the slate is clean.
@@ -228,7 +228,7 @@ impl Window {
     fn left_behind(&self, limit: &SlidingWindow, end: Millis) -> usize {
         limit.window.map_or(0, |window| {
             self.entries
-                .partition_point(|entry| entry.at.saturating_add(window) <= end)
+                .partition_point(|entry| has_passed(window, entry.at, end))
         })
     }
 
@@ -253,10 +253,15 @@ impl SlidingWindow {
     }
 }
 
+/// Whether a length that began at `start` is over at `now`.
+fn has_passed(length: Millis, start: Millis, now: Millis) -> bool {
+    now.checked_sub(start).is_some_and(|age| age >= length)
+}
+
 /// What is left, at `now`, of a length that began at `start`; `None` has no end.
 fn until(length: Option<Millis>, start: Millis, now: Millis) -> Period {
     length.map_or(Period::Forever, |length| {
-        let left = start.saturating_add(length).saturating_sub(now);
+        let left = length.saturating_sub(now.saturating_sub(start));
         Period::Of(Duration::from_millis(left))
     })
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// More than this would be a typing error, and costs memory for each key.
-const MOST_ATTEMPTS: u32 = 1_000_000;
+const MOST_ATTEMPTS: u32 = 100_000;
 /// Longer than this is [`Period::Forever`].
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 

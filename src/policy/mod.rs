@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::{
     Limit, Period,
     algorithm::{Block, Millis, SlidingWindow},
+    clock::to_millis,
 };
 
 pub use error::PolicyError;
@@ -35,8 +36,10 @@ pub use rule::{Part, Rule};
 /// # JSON and TOML
 ///
 /// With the feature `serde` a policy is read from and written to any format of serde. What is left
-/// out is as in the default policy; `block` left out is as long as `within`, and `"none"` means no
-/// block of its own. A word in `key` other than `address` and `user` names a value of the app's.
+/// out is as in the default policy; `rules`, if there, are all the rules there are. `block` left out
+/// is as long as `within`, and `"none"` means no block of its own. A `key` is made of `address`,
+/// `user` and values of the app's own, as in `value:tenant`; the rules `address` and `user-address`
+/// have theirs.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] {
@@ -52,8 +55,13 @@ pub use rule::{Part, Rule};
 ///     block = "7 days"
 ///
 ///     [[rules]]
+///     name = "user-address"
+///     limit = 5
+///     within = "24h"
+///
+///     [[rules]]
 ///     name = "tenant"
-///     key = ["user", "tenant"]
+///     key = ["user", "value:tenant"]
 ///     limit = 10
 ///     within = "forever"
 /// "#)?;
@@ -93,23 +101,32 @@ impl Policy {
         }
     }
 
-    /// Replaces the limit of the rule by address.
+    /// Sets the limit of the rule by address, and adds the rule if there is none.
     pub fn with_address_limit<L>(self, limit: L) -> Result<Self, PolicyError>
     where
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        Rule::new(Rule::ADDRESS, [Part::Address], limit).map(|rule| self.with_rule(rule))
+        self.with_limit(Rule::new(Rule::ADDRESS, [Part::Address], limit)?)
     }
 
-    /// Replaces the limit of the rule by user and address.
+    /// Sets the limit of the rule by user and address, and adds the rule if there is none.
     pub fn with_user_address_limit<L>(self, limit: L) -> Result<Self, PolicyError>
     where
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        Rule::new(Rule::USER_ADDRESS, [Part::User, Part::Address], limit)
-            .map(|rule| self.with_rule(rule))
+        self.with_limit(Rule::new(
+            Rule::USER_ADDRESS,
+            [Part::User, Part::Address],
+            limit,
+        )?)
+    }
+
+    /// A rule in place of the one of its name, which stays off if it was.
+    fn with_limit(self, rule: Rule) -> Result<Self, PolicyError> {
+        let enabled = self.rule(rule.name()).is_none_or(Rule::is_enabled);
+        Ok(self.with_rule(rule.enabled(enabled)))
     }
 
     /// Adds a rule, or replaces the one of the same name.
@@ -149,7 +166,7 @@ impl Policy {
                 ),
             ));
         }
-        self.lease = lease;
+        self.lease = whole_millis(lease);
         Ok(self)
     }
 
@@ -225,6 +242,11 @@ impl Default for Policy {
     }
 }
 
+/// What stores and files can hold.
+fn whole_millis(duration: Duration) -> Duration {
+    Duration::from_millis(to_millis(duration))
+}
+
 /// How many of the addresses a user has logged in from are kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownAddresses {
@@ -254,7 +276,10 @@ impl KnownAddresses {
                 ),
             ));
         }
-        Ok(Self { newest, kept_for })
+        Ok(Self {
+            newest,
+            kept_for: whole_millis(kept_for),
+        })
     }
 
     /// How many are kept.

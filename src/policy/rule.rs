@@ -7,6 +7,7 @@ use crate::Limit;
 
 /// What a rule tells callers apart by.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Part {
     /// The client's address.
     Address,
@@ -72,17 +73,23 @@ impl Rule {
             ));
         }
         let parts: Vec<_> = parts.into_iter().collect();
+        let built_in: &[Part] = match &*name {
+            Self::ADDRESS => &[Part::Address],
+            Self::USER_ADDRESS => &[Part::User, Part::Address],
+            _ => &parts,
+        };
+        if parts != built_in {
+            return Err(PolicyError::new(
+                format!("{name}.key"),
+                format!(
+                    "is always {built_in:?} for a rule of this name; give the rule another one"
+                ),
+            ));
+        }
         if parts.is_empty() {
             return Err(PolicyError::new(
                 format!("{name}.key"),
                 "is empty; everybody would share one counter",
-            ));
-        }
-        let reserved = |part: &&Part| matches!(part, Part::Value(value) if matches!(&**value, "" | "address" | "user"));
-        if let Some(part) = parts.iter().find(reserved) {
-            return Err(PolicyError::new(
-                format!("{name}.key"),
-                format!("{part:?} needs another name; \"address\" and \"user\" are taken"),
             ));
         }
         if let Some((i, part)) = parts

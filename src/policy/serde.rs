@@ -56,6 +56,12 @@ impl TryFrom<PolicyFile> for Policy {
 
     fn try_from(file: PolicyFile) -> Result<Self, Self::Error> {
         let mut policy = match file.rules {
+            Some(rules) if rules.is_empty() => {
+                return Err(PolicyError::new(
+                    "rules",
+                    "is empty, so nothing would be limited; leave it out for the default ones",
+                ));
+            }
             Some(rules) => Self::new(
                 rules
                     .into_iter()
@@ -101,7 +107,9 @@ impl TryFrom<RuleFile> for Rule {
 
     fn try_from(file: RuleFile) -> Result<Self, Self::Error> {
         let parts = match (file.key, file.name.as_str()) {
-            (Some(key), _) => key.into_iter().map(Part::from_word).collect(),
+            (Some(key), name) => (key.iter())
+                .map(|word| Part::from_word(word, name))
+                .collect::<Result<_, _>>()?,
             (None, Self::ADDRESS) => vec![Part::Address],
             (None, Self::USER_ADDRESS) => vec![Part::User, Part::Address],
             (None, name) => {
@@ -114,7 +122,7 @@ impl TryFrom<RuleFile> for Rule {
         let limit = Limit::attempts(file.limit).within(file.within);
         let limit: LimitBuilder = match file.block.as_deref() {
             None => limit,
-            Some(NO_BLOCK) => limit.without_block(),
+            Some(block) if block.eq_ignore_ascii_case(NO_BLOCK) => limit.without_block(),
             Some(block) => limit.blocked_for(block.parse::<Period>().map_err(|error| {
                 PolicyError::new(format!("{}.block", file.name), error.to_string())
             })?),
@@ -146,11 +154,17 @@ impl From<&Rule> for RuleFile {
 }
 
 impl Part {
-    fn from_word(word: String) -> Self {
-        match word.as_str() {
-            "address" => Self::Address,
-            "user" => Self::User,
-            _ => Self::value(word),
+    fn from_word(word: &str, rule: &str) -> Result<Self, PolicyError> {
+        match (word, word.strip_prefix("value:")) {
+            ("address", _) => Ok(Self::Address),
+            ("user", _) => Ok(Self::User),
+            (_, Some(name)) => Ok(Self::value(name)),
+            _ => Err(PolicyError::new(
+                format!("{rule}.key"),
+                format!(
+                    "{word:?} is none of \"address\", \"user\" and \"value:…\" with the name of a value of the app's own"
+                ),
+            )),
         }
     }
 
@@ -158,7 +172,7 @@ impl Part {
         match self {
             Self::Address => "address".to_owned(),
             Self::User => "user".to_owned(),
-            Self::Value(name) => name.to_string(),
+            Self::Value(name) => format!("value:{name}"),
         }
     }
 }

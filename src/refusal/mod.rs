@@ -27,6 +27,7 @@ pub struct Refusal {
 
 /// Why an attempt was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reason {
     /// Too many attempts have failed.
     Blocked,

@@ -1,11 +1,10 @@
-use std::{borrow::Cow, error::Error, fmt, sync::Arc};
+use std::{borrow::Cow, error::Error, fmt};
 
 /// The store could not decide. Says nothing about the attempt: neither admitted nor refused.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: Cow<'static, str>,
-    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// Why a store could not decide.
@@ -32,15 +31,7 @@ impl StoreError {
         Self {
             kind,
             message: message.into(),
-            source: None,
         }
-    }
-
-    /// With the error that led to it.
-    #[must_use]
-    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
-        self
     }
 
     /// Why the store could not decide.
@@ -55,10 +46,4 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl Error for StoreError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source
-            .as_deref()
-            .map(|source| source as &(dyn Error + 'static))
-    }
-}
+impl Error for StoreError {}

@@ -10,7 +10,7 @@ use crate::Address;
 /// Each store turns this into a key of its own, in such a way that two different names never become
 /// one key. Counters of one address are kept together, so that a store which is spread over several
 /// servers can decide on them in one step.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     pub(crate) address: Option<Address>,
     pub(crate) kind: &'a str,

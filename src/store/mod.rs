@@ -7,12 +7,14 @@ mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-use std::{fmt::Debug, ops::Deref, time::Duration};
+use std::{fmt::Debug, ops::Deref, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 use crate::{Address, Answer, KnownAddresses, Limit, Token, algorithm::Standing};
 
+#[cfg(feature = "redis")]
+pub use self::redis::RedisStore;
 pub use error::{StoreError, StoreErrorKind};
 pub use key::Key;
 #[cfg(feature = "memory")]
@@ -33,8 +35,8 @@ pub type StoreFuture<T> = Answer<Result<T, StoreError>>;
 /// - **Its own time.** Callers' clocks do not matter.
 /// - **An error is not a permission.** A store that can't decide says so; it never admits instead.
 ///
-/// The returned futures do not borrow: what a call needs it has taken when it returns. Calling is
-/// what begins the work in a store that answers at once; in others, polling does.
+/// The returned futures do not borrow: what a call needs it has taken when it returns. A store that
+/// answers at once has done its work when the call returns; others do it when the future is polled.
 ///
 /// ```
 /// # use tower_login_rate_limit::store::Store;
@@ -58,9 +60,12 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Takes an attempt out of each of these counters. Says in how many it was.
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
 
-    /// Takes `token`, if given, and every failed attempt of the `main` counter out of that counter
+    /// Takes every failed attempt of the `main` counter, and `token` if given, out of that counter
     /// and out of the `others`. Attempts in flight stay, and so do all others of the `others`. Says
     /// how many left the main counter.
+    ///
+    /// A token that is not in the main counter (any more) leaves the `others` and takes nothing with
+    /// it: an attempt cleans up once, also if it is said twice that it went well.
     fn cleanup(
         &self,
         token: Option<Token>,
@@ -73,6 +78,41 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// The addresses kept under this key, the newest first.
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>>;
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        (**self).reserve(token, lease, slots)
+    }
+
+    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        (**self).check(slots)
+    }
+
+    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
+        (**self).fail(token, slots)
+    }
+
+    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
+        (**self).cancel(token, slots)
+    }
+
+    fn cleanup(
+        &self,
+        token: Option<Token>,
+        main: &Slot<'_>,
+        others: &[Slot<'_>],
+    ) -> StoreFuture<usize> {
+        (**self).cleanup(token, main, others)
+    }
+
+    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
+        (**self).remember(key, address, keep)
+    }
+
+    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
+        (**self).known(key, keep)
+    }
 }
 
 /// One counter and what it allows.

@@ -149,8 +149,7 @@ async fn finite_changed_to_for_ever_and_back_by_a_new_policy() {
     };
     let (finite, for_ever) = (with_block(Period::hours(2)), with_block(Period::Forever));
     for (name, store) in both.stores() {
-        let limiter =
-            |policy: &Policy| LoginLimiter::with_shared_store(policy.clone(), store.clone());
+        let limiter = |policy: &Policy| LoginLimiter::new(policy.clone(), store.clone());
         let pair_ttl = || {
             let keys = both.redis.keys();
             keys.into_iter()
@@ -209,7 +208,7 @@ async fn a_block_for_ever_has_no_end_and_everything_short_of_it_does() {
     // The third could fail without anybody saying so: the key must outlive that.
     let third = limiter.reserve((ip(HOME), "user")).await.unwrap();
     assert_eq!(ttl(), Some(-1));
-    limiter.settle(&third, Outcome::MfaPending).await.unwrap();
+    limiter.settle(third, Outcome::MfaPending).await.unwrap();
     assert!(ttl().unwrap() > 0);
 
     // It fails when the first two have just left the window: no block, so an end.
@@ -217,7 +216,7 @@ async fn a_block_for_ever_has_no_end_and_everything_short_of_it_does() {
     let third = limiter.reserve((ip(HOME), "user")).await.unwrap();
     assert_eq!(ttl(), Some(-1));
     both.clock.set(START + HOUR + SECOND);
-    limiter.settle(&third, Outcome::Failure).await.unwrap();
+    limiter.settle(third, Outcome::Failure).await.unwrap();
     assert!(ttl().unwrap() > 0);
 
     fail(&limiter, ip(HOME), "user", 2).await;
@@ -296,7 +295,7 @@ async fn cleanup_keeps_attempts_in_flight_and_everybody_elses_tokens() {
         assert_eq!(usage(&limiter, HOME, "owner").await, (3, 1), "{name}");
         assert_eq!(usage(&limiter, HOME, "other").await, (3, 2), "{name}");
 
-        limiter.settle(&in_flight, Outcome::Failure).await.unwrap();
+        limiter.settle(in_flight, Outcome::Failure).await.unwrap();
         assert_eq!(usage(&limiter, HOME, "owner").await, (3, 1), "{name}");
     }
 }
@@ -418,7 +417,7 @@ async fn attempts_in_flight_are_busy_not_blocked() {
             "too many attempts at once, try again in a moment"
         );
 
-        for attempt in &attempts {
+        for attempt in attempts {
             limiter.settle(attempt, Outcome::Success).await.unwrap();
         }
         assert_eq!(usage(&limiter, HOME, "user").await, (0, 0), "{name}");
@@ -445,14 +444,14 @@ async fn an_attempt_that_nobody_settles_becomes_a_failure_when_its_lease_ends() 
         // Saying late that it failed extends nothing; saying that it went well still helps.
         both.clock.set(START + 10 * MINUTE);
         limiter
-            .settle(&attempts[0], Outcome::Failure)
+            .settle(attempts.remove(0), Outcome::Failure)
             .await
             .unwrap();
         let refusal = refused(limiter.reserve((ip(HOME), "user")).await);
         let left = Duration::from_millis(DAY + 30 * SECOND - 10 * MINUTE);
         assert_eq!(refusal.lifts(), Period::Of(left), "{name}");
         limiter
-            .settle(&attempts[1], Outcome::Success)
+            .settle(attempts.remove(0), Outcome::Success)
             .await
             .unwrap();
         assert_eq!(usage(&limiter, HOME, "user").await, (0, 0), "{name}");
@@ -570,8 +569,8 @@ async fn a_redis_without_memory_admits_nothing_and_still_takes_back() {
         }
     }
     // A failure that can't be written becomes one by itself; what frees memory works.
-    assert!(limiter.settle(&failed, Outcome::Failure).await.is_err());
-    limiter.settle(&attempt, Outcome::Success).await.unwrap();
+    assert!(limiter.settle(failed, Outcome::Failure).await.is_err());
+    limiter.settle(attempt, Outcome::Success).await.unwrap();
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(usage(&limiter, HOME, "user").await, (1, 1));
 }
@@ -640,4 +639,60 @@ async fn each_step_is_one_round_trip_and_nothing_is_pinged() {
     refused(limiter.reserve((ip(HOME), "user")).await);
     assert_eq!(calls() - before, 13);
     assert_eq!((redis.calls_of("ping"), redis.calls_of("eval")), (0, 0));
+}
+
+#[tokio::test]
+async fn an_attempt_cleans_up_once_however_often_it_is_said() {
+    let both = BothStores::start().await;
+    let limit = Limit::attempts(5).within(Period::hours(1)).build().unwrap();
+    for (name, store) in both.stores() {
+        let slot = |subject: &'static str| Slot {
+            key: Key::of_address(HOME.parse().unwrap(), "test").and_subject(subject.as_bytes()),
+            limit,
+        };
+        let (pair, others) = (slot("pair"), [slot("shared")]);
+        let slots = [pair.clone(), others[0].clone()];
+        let success = Token::new();
+        store
+            .reserve(success, Duration::from_secs(30), &slots)
+            .await
+            .unwrap();
+        assert_eq!(
+            store.cleanup(Some(success), &pair, &others).await.unwrap(),
+            1
+        );
+        for _ in 0..4 {
+            store
+                .reserve(Token::new(), Duration::ZERO, &slots)
+                .await
+                .unwrap();
+        }
+        // As after a reply that was lost.
+        assert_eq!(
+            store.cleanup(Some(success), &pair, &others).await.unwrap(),
+            0,
+            "{name}"
+        );
+        let standings = store.check(&slots).await.unwrap();
+        assert_eq!((standings[0].usage, standings[1].usage), (4, 4), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_comes_back_from_the_edge_of_a_block_for_ever_has_an_end_again() {
+    let mut both = BothStores::start().await;
+    both.redis
+        .keys_may_live(Some(Duration::from_secs(7 * 86_400 + 30)));
+    let limit = Limit::attempts(3)
+        .within(Period::hours(1))
+        .blocked_for(Period::Forever);
+    let policy = Policy::default().with_address_limit(limit).unwrap();
+    let [_, (_, limiter)] = both.limiters(&policy);
+    fail(&limiter, ip(HOME), "other", 1).await;
+    fail(&limiter, ip(HOME), "user", 1).await;
+    // The third makes the address full while it is in flight; that it goes well takes two away.
+    attempt(&limiter, ip(HOME), "user", Outcome::Success)
+        .await
+        .unwrap();
+    assert_eq!(usage(&limiter, HOME, "other").await, (1, 1));
 }

@@ -32,7 +32,7 @@ async fn the_user_may_be_named_later() {
             "{name}"
         );
 
-        limiter.settle(&attempt, Outcome::Failure).await.unwrap();
+        limiter.settle(attempt, Outcome::Failure).await.unwrap();
         assert_eq!(
             usage(&limiter, (ip(HOME), "user"), Rule::USER_ADDRESS).await,
             1,
@@ -58,7 +58,7 @@ async fn a_user_who_is_refused_when_named_leaves_no_trace() {
                 refused(limiter.identify(&mut attempt, "other").await),
                 refusal
             );
-            limiter.settle(&attempt, Outcome::Failure).await.unwrap();
+            limiter.settle(attempt, Outcome::Failure).await.unwrap();
         }
         assert_eq!(usage(&limiter, ip(HOME), Rule::ADDRESS).await, 5, "{name}");
         assert_eq!(
@@ -84,7 +84,7 @@ async fn names_of_one_account_share_its_budget_once_it_is_known() {
             };
             if limiter.identify(&mut attempt, "account 42").await.is_ok() {
                 admitted += 1;
-                limiter.settle(&attempt, Outcome::Failure).await.unwrap();
+                limiter.settle(attempt, Outcome::Failure).await.unwrap();
             }
         }
         assert_eq!(admitted, 5, "{name}");
@@ -226,7 +226,7 @@ async fn custom_rules_count_by_any_mix() {
         };
         let fail = async |caller: Caller<'static>| {
             let attempt = limiter.reserve(caller).await?;
-            limiter.settle(&attempt, Outcome::Failure).await?;
+            limiter.settle(attempt, Outcome::Failure).await?;
             Ok::<_, tower_login_rate_limit::ReserveError>(())
         };
         fail(caller("t", "d")).await.unwrap();

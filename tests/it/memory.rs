@@ -3,8 +3,8 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tower_login_rate_limit::{
-    LoginLimiter, Outcome, Policy, ReserveError, Rule,
-    clock::ManualClock,
+    Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule,
+    clock::{Clock, ManualClock},
     store::{MemoryStore, Store, StoreErrorKind},
 };
 
@@ -14,11 +14,7 @@ fn limited_to(counters: usize) -> (Arc<MemoryStore>, Arc<ManualClock>, LoginLimi
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(MemoryStore::with_capacity(counters).with_clock(Arc::clone(&clock)));
     let shared = Arc::clone(&store) as Arc<dyn Store>;
-    (
-        store,
-        clock,
-        LoginLimiter::with_shared_store(Policy::default(), shared),
-    )
+    (store, clock, LoginLimiter::new(Policy::default(), shared))
 }
 
 fn address(i: u32) -> IpAddr {
@@ -33,7 +29,7 @@ async fn a_flood_can_neither_grow_it_nor_wash_away_what_is_there() {
     let mut full = 0;
     for i in 0..10_000 {
         match limiter.reserve((address(i), "anybody")).await {
-            Ok(attempt) => limiter.settle(&attempt, Outcome::Failure).await.unwrap(),
+            Ok(attempt) => limiter.settle(attempt, Outcome::Failure).await.unwrap(),
             Err(ReserveError::Store(error)) => {
                 assert_eq!(error.kind(), StoreErrorKind::Full);
                 assert!(error.to_string().contains("larger capacity"), "{error}");
@@ -82,8 +78,8 @@ async fn there_is_room_again_when_counters_run_out() {
     clock.advance(Duration::from_millis(DAY));
     clock.advance(Duration::from_secs(30));
     fail(&limiter, ip("192.0.2.1"), "user", 1).await;
-    // The pairs have run out; the addresses could still be blocked for a week.
-    assert_eq!(store.len(), 50 + 2);
+    // One failure counts for a day, whatever a block would last.
+    assert_eq!(store.len(), 2);
 }
 
 #[tokio::test]
@@ -117,4 +113,88 @@ async fn what_went_well_leaves_nothing_behind() {
             .unwrap();
     }
     assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn a_block_that_a_new_policy_made_longer_outlives_the_search_for_room() {
+    for block in [Period::days(300), Period::Forever] {
+        let (store, clock, finite) = limited_to(100);
+        let limit = Limit::attempts(5)
+            .within(Period::hours(24))
+            .blocked_for(block);
+        let longer = Policy::default().with_user_address_limit(limit).unwrap();
+        let longer = LoginLimiter::new(longer, Arc::clone(&store));
+        fail(&finite, ip("192.0.2.1"), "user", 5).await;
+        attempt(&longer, ip("192.0.2.1"), "user", Outcome::Success)
+            .await
+            .unwrap_err();
+        clock.advance(Duration::from_millis(200 * DAY));
+        for i in 0..200 {
+            let _ = attempt_anyhow(&finite, address(i)).await;
+        }
+        assert!(store.len() <= 100);
+        let refusal = longer
+            .check((ip("192.0.2.1"), "user"))
+            .await
+            .unwrap()
+            .refusal();
+        assert!(refusal.is_some(), "the block was dropped");
+    }
+}
+
+async fn attempt_anyhow(limiter: &LoginLimiter, address: IpAddr) -> Result<(), ReserveError> {
+    let attempt = limiter.reserve((address, "anybody")).await?;
+    limiter.settle(attempt, Outcome::Failure).await?;
+    Ok(())
+}
+
+/// Any clock will do, at its end too.
+#[tokio::test]
+async fn a_clock_at_its_end_admits_nothing_extra() {
+    let clock = Arc::new(ManualClock::at(u64::MAX - 10));
+    let store = MemoryStore::new().with_clock(Arc::clone(&clock));
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    let mut admitted = 0;
+    for _ in 0..50 {
+        admitted += u32::from(
+            attempt(&limiter, ip("192.0.2.1"), "user", Outcome::Failure)
+                .await
+                .is_ok(),
+        );
+        clock.advance(Duration::from_millis(1));
+    }
+    assert_eq!((admitted, clock.now()), (5, u64::MAX));
+}
+
+/// Counters of one attempt that are under two locks, taken crosswise by many threads.
+#[test]
+fn attempts_under_two_locks_do_not_wait_for_each_other() {
+    let by_user = |name: &str| {
+        Rule::new(
+            name,
+            [Part::User],
+            Limit::attempts(100_000).within(Period::hours(1)),
+        )
+        .unwrap()
+    };
+    let policy = Policy::new([by_user("one"), by_user("other")]).unwrap();
+    let limiter = LoginLimiter::new(policy, MemoryStore::new());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let limiter = limiter.clone();
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    for i in 0..20_000 {
+                        let user = format!("user {}", (i * 7 + thread) % 50);
+                        attempt(&limiter, ip("192.0.2.1"), &user, Outcome::Failure)
+                            .await
+                            .unwrap();
+                    }
+                });
+            });
+        }
+    });
 }

@@ -33,6 +33,9 @@ struct Who {
 #[derive(Clone, Debug)]
 enum Op {
     Reserve(Who),
+    /// With no lease, so that it counts at once.
+    Count(Who),
+    ChangePolicy,
     /// The same attempt once more, as after a lost reply.
     ReserveAgain(Index),
     Fail(Index),
@@ -77,6 +80,8 @@ fn step() -> impl Strategy<Value = Step> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => who().prop_map(Op::Reserve),
+        1 => who().prop_map(Op::Count),
+        1 => Just(Op::ChangePolicy),
         1 => any::<Index>().prop_map(Op::ReserveAgain),
         4 => any::<Index>().prop_map(Op::Fail),
         1 => any::<Index>().prop_map(Op::Cancel),
@@ -116,6 +121,8 @@ fn numbers() -> impl Strategy<Value = Numbers> {
 #[derive(Clone, Debug)]
 struct History {
     rules: [Numbers; 3],
+    /// Another policy, to change to and back.
+    changed: [Numbers; 3],
     ops: Vec<Op>,
 }
 
@@ -144,7 +151,15 @@ fn history() -> impl Strategy<Value = History> {
             ops.insert(half, Op::FailMany(who, 300));
             (rules, ops)
         });
-    prop_oneof![30 => small, 1 => large].prop_map(|(rules, ops)| History { rules, ops })
+    let histories = (
+        prop_oneof![30 => small, 1 => large],
+        [numbers(), numbers(), numbers()],
+    );
+    histories.prop_map(|((rules, ops), changed)| History {
+        rules,
+        changed,
+        ops,
+    })
 }
 
 fn limit(numbers: Numbers) -> Limit {
@@ -238,6 +253,7 @@ impl Machine {
     fn reserve(
         &mut self,
         token: Token,
+        lease: u64,
         keys: &[(String, Numbers)],
         now: u64,
     ) -> Vec<(u32, Verdict)> {
@@ -247,7 +263,7 @@ impl Machine {
         if asked.all(|(standing, (key, _))| !standing.refuses() || holds(key)) {
             for (standing, (key, numbers)) in standings.iter_mut().zip(keys) {
                 let window = self.0.entry(key.clone()).or_default();
-                *standing = window.admit(&sliding(*numbers), token, LEASE, now);
+                *standing = window.admit(&sliding(*numbers), token, lease, now);
             }
         }
         said(&standings)
@@ -261,12 +277,11 @@ impl Machine {
 
     fn cleanup(&mut self, token: Option<Token>, keys: &[String], now: u64) -> usize {
         let mut tokens: Vec<_> = token.into_iter().collect();
-        tokens.extend(
-            self.0
-                .get(&keys[0])
-                .into_iter()
-                .flat_map(|main| main.failed(now)),
-        );
+        if let Some(main) = self.0.get(&keys[0])
+            && token.is_none_or(|token| main.holds(token))
+        {
+            tokens.extend(main.failed(now));
+        }
         let left = self.each(&keys[..1], |window| window.cancel_all(&tokens));
         self.each(&keys[1..], |window| window.cancel_all(&tokens));
         left
@@ -287,6 +302,7 @@ fn number(token: Token) -> u128 {
 /// Plays one history to everybody.
 struct Play<'a> {
     rules: [Numbers; 3],
+    changed: [Numbers; 3],
     clock: Arc<ManualClock>,
     oracle: Oracle,
     machine: Machine,
@@ -303,11 +319,17 @@ impl Play<'_> {
             Op::Reserve(who) => {
                 let token = Token::new();
                 self.attempts.push((token, *who));
-                self.reserve(token, *who).await?;
+                self.reserve(token, LEASE, *who).await?;
             }
+            Op::Count(who) => {
+                let token = Token::new();
+                self.attempts.push((token, *who));
+                self.reserve(token, 0, *who).await?;
+            }
+            Op::ChangePolicy => std::mem::swap(&mut self.rules, &mut self.changed),
             Op::ReserveAgain(index) => {
                 if let Some((token, who)) = chosen(index) {
-                    self.reserve(token, who).await?;
+                    self.reserve(token, LEASE, who).await?;
                 }
             }
             Op::Fail(index) => {
@@ -318,7 +340,7 @@ impl Play<'_> {
             Op::FailMany(who, times) => {
                 for _ in 0..*times {
                     let token = Token::new();
-                    self.reserve(token, *who).await?;
+                    self.reserve(token, LEASE, *who).await?;
                     self.fail(token, *who).await?;
                 }
             }
@@ -367,16 +389,16 @@ impl Play<'_> {
         self.clock.set(to);
     }
 
-    async fn reserve(&mut self, token: Token, who: Who) -> Result<(), TestCaseError> {
+    async fn reserve(&mut self, token: Token, lease: u64, who: Who) -> Result<(), TestCaseError> {
         let now = self.clock.now();
         let keys = keys(who, &self.rules);
-        let expected = self.oracle.reserve(number(token), LEASE, &keys, now);
+        let expected = self.oracle.reserve(number(token), lease, &keys, now);
         self.note_lift(&expected);
-        let machine = self.machine.reserve(token, &keys, now);
+        let machine = self.machine.reserve(token, lease, &keys, now);
         prop_assert_eq!(&machine, &expected, "machine, reserving for {:?}", who);
         for (name, store) in self.stores {
             let slots = slots(who, &self.rules);
-            let lease = Duration::from_millis(LEASE);
+            let lease = Duration::from_millis(lease);
             let standings = store.reserve(token, lease, &slots).await.expect("decided");
             prop_assert_eq!(
                 &said(&standings),
@@ -386,9 +408,11 @@ impl Play<'_> {
                 who
             );
         }
-        // A counter never holds more than its limit.
-        for (key, numbers) in &keys {
-            prop_assert!(self.oracle.held(key) <= numbers.limit as usize);
+        // A counter never holds more than its limit, or than an earlier one that was higher.
+        for (key, _) in &keys {
+            let rules = self.rules.iter().chain(&self.changed);
+            let highest = rules.map(|numbers| numbers.limit as usize).max();
+            prop_assert!(Some(self.oracle.held(key)) <= highest);
         }
         Ok(())
     }
@@ -468,6 +492,7 @@ async fn play(
     clock.set(START);
     let mut play = Play {
         rules: history.rules,
+        changed: history.changed,
         clock: Arc::clone(clock),
         oracle: Oracle::default(),
         machine: Machine::default(),
@@ -533,7 +558,8 @@ fn a_thousand_histories_on_redis() {
         runtime.block_on(play(&history, &clock, &stores))?;
 
         let longest = |numbers: &Numbers| numbers.window.max(numbers.block.flatten());
-        let longest = history.rules.iter().filter_map(longest).max().unwrap_or(0) + LEASE;
+        let rules = || history.rules.iter().chain(&history.changed);
+        let longest = rules().filter_map(longest).max().unwrap_or(0) + LEASE;
         // What was in flight when the clock was set back is in flight for longer.
         let set_back = |op: &Op| match op {
             Op::Time(Step::Back(by)) => *by,
@@ -541,7 +567,7 @@ fn a_thousand_histories_on_redis() {
         };
         let longest = longest + history.ops.iter().map(set_back).sum::<u64>();
         let for_ever = |n: &Numbers| n.window.is_none() || n.block == Some(None);
-        let for_ever = history.rules.iter().any(for_ever);
+        let for_ever = rules().any(for_ever);
         for (key, ttl) in redis.keys() {
             prop_assert!(ttl <= longest as i64, "{} lives for {}", key, ttl);
             prop_assert!(ttl >= 0 || for_ever, "{} never ends", key);

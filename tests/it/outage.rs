@@ -16,7 +16,7 @@ use bb8_redis::{RedisConnectionManager, bb8::Pool};
 use tokio::time::Instant;
 use tower_login_rate_limit::{
     LoginLimiter, Outcome, Policy, ReserveError, Rule,
-    store::{StoreError, StoreErrorKind, redis::RedisStore},
+    store::{RedisStore, StoreError, StoreErrorKind},
 };
 
 use crate::support::{RedisServer, attempt, fail, ip};
@@ -65,7 +65,7 @@ async fn a_silent_redis_is_an_error_within_the_deadline() {
             "{error}"
         );
     }
-    let settled = within_deadline(limiter.settle(&reserved, Outcome::Failure)).await;
+    let settled = within_deadline(limiter.settle(reserved, Outcome::Failure)).await;
     assert_eq!(settled.unwrap_err().kind(), StoreErrorKind::Timeout);
     redis.resume();
     attempt(&limiter, ip(HOME), "other", Outcome::Success)
@@ -138,7 +138,7 @@ async fn the_apps_own_pool_is_used_and_recovers_too() {
     let pool = Pool::builder().max_size(3).build(manager).await.unwrap();
     let store = RedisStore::builder()
         .deadline(Duration::from_secs(20))
-        .from_pool(pool.clone())
+        .build_with_pool(pool.clone())
         .unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store);
     fail(&limiter, ip(HOME), "user", 2).await;
@@ -264,4 +264,78 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
         .connect_later("redis://127.0.0.1")
         .unwrap_err();
     assert!(error.to_string().contains("Tokio runtime"), "{error}");
+}
+
+#[tokio::test]
+async fn a_redis_that_was_silent_for_a_while_blocks_nobody() {
+    let redis = RedisServer::start();
+    let limiter = limiter(&redis).await;
+    let office = ip(HOME);
+    redis.pause();
+    let mut people = tokio::task::JoinSet::new();
+    for person in 0..25 {
+        let limiter = limiter.clone();
+        people.spawn(async move {
+            let user = format!("person {}", person % 5);
+            store_error(limiter.reserve((office, user)).await);
+        });
+    }
+    people.join_all().await;
+    redis.resume();
+    // What was sent is carried out after all, and then taken back.
+    let slept = Duration::from_millis(5);
+    while redis.calls_of("evalsha") < 50 || !redis.keys().is_empty() {
+        tokio::time::sleep(slept).await;
+    }
+    for person in 0..5 {
+        fail(&limiter, office, &format!("person {person}"), 5).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_left_for_the_primary() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    // A name that leads to whichever is the primary, as a virtual address does.
+    let primary = Arc::new(std::sync::Mutex::new(old.url()));
+    let manager = Elected(Arc::clone(&primary));
+    let store = RedisStore::builder()
+        .deadline(Duration::from_secs(20))
+        .build_with_manager(manager);
+    let limiter = LoginLimiter::new(Policy::default(), store.unwrap());
+    fail(&limiter, ip(HOME), "user", 1).await;
+
+    let (host, port) = new
+        .url()
+        .strip_prefix("redis://")
+        .unwrap()
+        .split_once(':')
+        .map(|(h, p)| (h.to_owned(), p.to_owned()))
+        .unwrap();
+    old.command::<()>(&["REPLICAOF", &host, &port]);
+    *primary.lock().unwrap() = new.url();
+    fail(&limiter, ip(HOME), "user", 1).await;
+    assert_eq!(new.keys().len(), 2);
+    old.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+}
+
+struct Elected(Arc<std::sync::Mutex<String>>);
+
+impl bb8_redis::bb8::ManageConnection for Elected {
+    type Connection = redis::aio::MultiplexedConnection;
+    type Error = redis::RedisError;
+
+    async fn connect(&self) -> Result<Self::Connection, Self::Error> {
+        let url = self.0.lock().unwrap().clone();
+        redis::Client::open(url)?
+            .get_multiplexed_async_connection()
+            .await
+    }
+
+    async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut Self::Connection) -> bool {
+        false
+    }
 }

@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::Barrier, task::JoinSet};
 use tower_login_rate_limit::{
     LoginLimiter, Outcome, Policy, ReserveError,
-    store::{MemoryStore, redis::RedisStore},
+    store::{MemoryStore, RedisStore},
 };
 
 use crate::support::{RedisServer, attempt, ip};
@@ -66,7 +66,7 @@ async fn guess(
                 Ok(attempt) => {
                     tokio::task::yield_now().await;
                     limiter
-                        .settle(&attempt, Outcome::Failure)
+                        .settle(attempt, Outcome::Failure)
                         .await
                         .expect("settled");
                     1
@@ -210,5 +210,7 @@ async fn five_hundred_good_logins_at_once_leave_nothing_behind_on_redis() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn five_hundred_good_logins_at_once_leave_nothing_behind_in_memory() {
-    five_hundred_good_logins(LoginLimiter::new(Policy::default(), MemoryStore::new())).await;
+    let store = Arc::new(MemoryStore::new());
+    five_hundred_good_logins(LoginLimiter::new(Policy::default(), Arc::clone(&store))).await;
+    assert!(store.is_empty());
 }

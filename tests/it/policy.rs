@@ -76,7 +76,7 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
         (rule("a:b", vec![Part::User]), "rule \"a:b\"", "letters"),
         (rule("a", vec![]), "a.key", "empty"),
         (rule("a", vec![Part::User, Part::User]), "a.key", "again"),
-        (rule("a", vec![Part::value("user")]), "a.key", "taken"),
+        (rule("address", vec![Part::User]), "address.key", "another"),
         (Policy::new(twice).map(drop), "rule \"a\"", "twice"),
         (
             Policy::default().with_rule_enabled("b", true).map(drop),
@@ -167,7 +167,7 @@ fn a_person_can_write_and_read_it() {
         block = "none"
         [[rules]]
         name = "tenant"
-        key = ["user", "tenant"]
+        key = ["user", "value:tenant"]
         limit = 10
         within = "forever"
         enabled = false
@@ -210,6 +210,15 @@ fn what_is_wrong_in_a_file_is_said() {
         (
             r#"{"rules":[{"name":"x","limit":5,"within":"24h"}]}"#.to_owned(),
             "x.key",
+        ),
+        (
+            r#"{"rules":[{"name":"x","key":["adress"],"limit":5,"within":"24h"}]}"#.to_owned(),
+            "adress",
+        ),
+        (r#"{"rules":[]}"#.to_owned(), "empty"),
+        (
+            rule(r#""key":["user"],"limit":5,"within":"24h""#),
+            "address.key",
         ),
         (r#"{"lease":"forever"}"#.to_owned(), "lease"),
         (r#"{"leese":"1s"}"#.to_owned(), "leese"),

@@ -7,7 +7,7 @@ use tower_login_rate_limit::{
     LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Rule,
     classify::ByStatus,
     refusal::Denial,
-    store::{MemoryStore, redis::RedisStore},
+    store::{MemoryStore, RedisStore},
 };
 
 use crate::support::{

@@ -11,7 +11,7 @@ use crate::store::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) bits: u128,
-    /// The same for all keys of one address.
+    /// The same for all keys of one address; its upper bits are the evenest.
     pub(super) group: u64,
 }
 
@@ -19,14 +19,15 @@ pub(super) struct Fingerprint {
 /// look for two names with the same fingerprint.
 pub(super) struct Fingerprints {
     hasher: SipHasher13,
-    group_secret: u64,
+    /// Odd.
+    multiplier: u128,
 }
 
 impl Fingerprints {
     pub(super) fn new() -> Self {
         Self {
             hasher: SipHasher13::new_with_key(Uuid::new_v4().as_bytes()),
-            group_secret: Uuid::new_v4().as_u64_pair().0,
+            multiplier: Uuid::new_v4().as_u128() | 1,
         }
     }
 
@@ -57,9 +58,9 @@ impl Fingerprints {
         }
     }
 
-    /// Spreads neighbouring addresses over the shards.
-    fn spread(&self, bits: u128) -> u64 {
-        const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-        ((bits ^ u128::from(self.group_secret)).wrapping_mul(ODD) >> 64) as u64
+    /// Spreads addresses over the shards: the upper bits of a product with a secret depend on all
+    /// bits of the address, and nobody outside can choose addresses of one shard.
+    const fn spread(&self, bits: u128) -> u64 {
+        (bits.wrapping_mul(self.multiplier) >> 64) as u64
     }
 }

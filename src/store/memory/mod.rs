@@ -140,9 +140,11 @@ impl MemoryStore {
         let remember = || {
             let mut shard = self.lock_shard(shard_of(&key));
             let now = self.clock.now();
-            shard.known.prepare(1, now, &self.room);
-            if shard.known.get(key.bits).is_none() && !self.room.take(1) {
-                return None;
+            if shard.known.get(key.bits).is_none() {
+                if !self.room.take(1) {
+                    return None;
+                }
+                shard.known.prepare(1, now, &self.room);
             }
             let entry = shard.known.get_or_insert(key.bits);
             entry.value.retain(|(_, known)| *known != address);
@@ -209,7 +211,7 @@ impl MemoryStore {
 }
 
 const fn shard_of(key: &Fingerprint) -> usize {
-    key.group as usize % SHARDS
+    (key.group >> (u64::BITS - SHARDS.ilog2())) as usize
 }
 
 /// The counters of some slots, held until dropped.
@@ -234,16 +236,19 @@ impl Locked<'_> {
             return Some(standings);
         }
 
+        // Room first: while there is none, nothing has to be searched again and again.
         let (now, room) = (self.now, self.room);
-        for (_, shard) in &mut self.shards {
-            shard.counters.prepare(slots.len(), now, room);
-        }
-        let is_new = |(i, key): &(usize, &Fingerprint)| {
-            self.window(key).is_none() && !self.keys[..*i].contains(key)
-        };
-        if !room.take(self.keys.iter().enumerate().filter(is_new).count()) {
+        let new = self.new_counters();
+        if !room.take(new) {
             return None;
         }
+        if new > 0 {
+            for (_, shard) in &mut self.shards {
+                shard.counters.prepare(new, now, room);
+            }
+        }
+        // One of ours may have been dead, and its room was given back.
+        room.take_back(self.new_counters() - new);
         let admitted = (slots.iter().zip(self.keys.clone()))
             .map(|(slot, key)| {
                 let Limit::SlidingWindow(limit) = slot.limit;
@@ -254,6 +259,14 @@ impl Locked<'_> {
             })
             .collect();
         Some(admitted)
+    }
+
+    /// How many of the counters are not there yet.
+    fn new_counters(&self) -> usize {
+        let is_new = |(i, key): &(usize, &Fingerprint)| {
+            self.window(key).is_none() && !self.keys[..*i].contains(key)
+        };
+        self.keys.iter().enumerate().filter(is_new).count()
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> Standings {
@@ -291,12 +304,17 @@ impl Locked<'_> {
     /// first.
     fn clean_up(&mut self, token: Option<Token>, slots: &[Slot<'_>]) -> usize {
         let main = self.keys.first().and_then(|key| self.window(key));
-        let mut tokens: Vec<_> = main.map_or_else(Vec::new, |main| main.failed(self.now).collect());
-        let in_flight = main.is_some_and(|main| {
-            token.is_some_and(|token| main.holds(token) && !tokens.contains(&token))
-        });
-        let left = tokens.len() + usize::from(in_flight);
-        tokens.extend(token);
+        let mut tokens: Vec<_> = token.into_iter().collect();
+        let mut left = 0;
+        if let Some(main) = main
+            && token.is_none_or(|token| main.holds(token))
+        {
+            tokens.extend(
+                main.failed(self.now)
+                    .filter(|failed| Some(*failed) != token),
+            );
+            left = tokens.len();
+        }
         self.change(slots, |window, _| window.cancel_all(&tokens) > 0);
         left
     }
@@ -390,5 +408,31 @@ impl fmt::Debug for MemoryStore {
             .field("len", &self.len())
             .field("capacity", &self.room.capacity())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Networks as they are handed out in practice, which differ in a few bits only.
+    #[test]
+    fn addresses_are_spread_over_the_shards() {
+        let fingerprints = Fingerprints::new();
+        let of = |bits: u128| {
+            let ip = std::net::Ipv6Addr::from_bits(bits).into();
+            shard_of(&fingerprints.of(&Key::of_address(Address::new(ip, 64), "test")))
+        };
+        let mut crowds = Vec::new();
+        for step in [1_u128 << 64, 1 << 72, 1 << 80, 1 << 100] {
+            let mut shards = [0; SHARDS];
+            for i in 0..64 * 100 {
+                let network = ((i % 4096) * step) ^ ((i / 4096) << 64);
+                shards[of((0x2001_0db8 << 96) | network)] += 1;
+            }
+            crowds.push(*shards.iter().max().unwrap_or(&0));
+        }
+        // Evenly it would be 100 in each.
+        assert!(crowds.iter().all(|crowd| *crowd < 1_000), "{crowds:?}");
     }
 }

@@ -44,6 +44,11 @@ impl Room {
                 .is_ok()
     }
 
+    /// Takes room that was given back a moment ago.
+    pub(super) fn take_back(&self, entries: usize) {
+        self.taken.fetch_add(entries, Ordering::Relaxed);
+    }
+
     /// Gives room back.
     pub(super) fn give(&self, entries: usize) {
         self.taken.fetch_sub(entries, Ordering::Relaxed);

@@ -33,7 +33,29 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
-type Answer = Pin<Box<dyn Future<Output = Result<Value, StoreError>> + Send>>;
+type Answer = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
+
+/// A command that was not answered as it should.
+pub(super) struct Failure {
+    pub(super) error: StoreError,
+    /// If the command may still be carried out: sends another one behind it, on the same connection,
+    /// on which commands keep their order.
+    pub(super) afterthought: Option<Afterthought>,
+}
+
+type Afterthought = Box<dyn FnOnce(Cmd, &'static Script) + Send>;
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self {
+            error,
+            afterthought: None,
+        }
+    }
+}
+
+/// How long an afterthought may take: as long as a server that was away for a while might.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends commands, over whatever kind of connection.
 pub(super) trait Link: Send + Sync {
@@ -83,20 +105,23 @@ where
         &self,
         command: Cmd,
         script: Option<&'static Script>,
-    ) -> Result<Value, StoreError> {
+    ) -> Result<Value, Failure> {
         let deadline = Instant::now() + self.deadline;
         // After a restart all connections of the pool are dead, and one more call finds a new one.
         let mut tries = self.size + 1;
         loop {
             let mut link = match timeout_at(deadline, self.checkout()).await {
                 Ok(link) => link.map_err(|error| self.explain(&error))?,
-                Err(_) => return Err(self.no_connection_in_time()),
+                Err(_) => return Err(self.no_connection_in_time().into()),
             };
             let answer = link.exchange(&command, script);
             let Ok(answer) = timeout_at(deadline, answer).await else {
                 // It may be a black hole. Those who still wait for an answer on it may get one.
                 link.mark_broken();
-                return Err(self.no_answer_in_time());
+                return Err(Failure {
+                    error: self.no_answer_in_time(),
+                    afterthought: Some(link.afterthought()),
+                });
             };
             tries -= 1;
             match answer {
@@ -105,10 +130,10 @@ where
                 Err(error) if is_of_the_connection(&error) => {
                     link.mark_broken();
                     if tries == 0 {
-                        return Err(self.explain(&error));
+                        return Err(self.explain(&error).into());
                     }
                 }
-                Err(error) => return Err(self.explain(&error)),
+                Err(error) => return Err(self.explain(&error).into()),
             }
         }
     }
@@ -163,7 +188,7 @@ where
             }
             _ => (StoreErrorKind::Server, "redis answered with an error"),
         };
-        StoreError::new(kind, format!("{what}: {error}")).with_source(error.clone())
+        StoreError::new(kind, format!("{what}: {error}"))
     }
 }
 
@@ -177,9 +202,17 @@ where
     }
 }
 
-/// Whether the connection, not the command, is what failed.
+/// Whether the connection, not the command, is what failed: it broke, or it leads to a server that is
+/// not the one to ask (any more), so that a new one may lead elsewhere.
 fn is_of_the_connection(error: &RedisError) -> bool {
-    error.is_connection_dropped() || error.is_io_error() || error.is_unrecoverable_error()
+    use ServerErrorKind::{BusyLoading, MasterDown, ReadOnly};
+    error.is_connection_dropped()
+        || error.is_io_error()
+        || error.is_unrecoverable_error()
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(ReadOnly | MasterDown | BusyLoading)
+        )
 }
 
 /// A connection that many use at once and any of them can declare dead.
@@ -205,6 +238,17 @@ impl<C: ConnectionLike> SharedConnection<C> {
             }
             (answer, _) => answer,
         }
+    }
+}
+
+impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
+    fn afterthought(mut self) -> Afterthought {
+        Box::new(move |command, script| {
+            tokio::spawn(async move {
+                // Nobody waits for it, and nothing more could be done.
+                let _ = timeout(PATIENCE, self.exchange(&command, Some(script))).await;
+            });
+        })
     }
 }
 

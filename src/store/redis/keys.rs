@@ -35,7 +35,8 @@ impl KeyScheme {
     pub(super) fn write(&self, key: &Key<'_>) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.prefix.len() + key.kind.len() + 80);
         let Self { prefix, .. } = self;
-        let kind = key.kind;
+        // Doubled, so that no kind can look like another one with a digest behind it.
+        let kind = key.kind.replace(':', "::");
         // Writing to a vector can't fail.
         let _ = match key.address {
             None => write!(name, "{prefix}:{{{}}}:{kind}", self.digest(key)),
@@ -94,7 +95,17 @@ mod tests {
             "2001:db8::/64",
             "2001:db8::/56",
         ];
-        let kinds = ["address", "user-address", "user", "a", "ab"];
+        let digest = written(&Key::of_subject("a", &b"b"[..]))[7..39].to_owned();
+        let tricky = [format!("a:{digest}"), format!("a::{digest}")];
+        let kinds = [
+            "address",
+            "user-address",
+            "a",
+            "a:",
+            "ab",
+            &tricky[0],
+            &tricky[1],
+        ];
         let million = "x".repeat(1_000_000);
         let million_and_one = "x".repeat(1_000_001);
         let subjects = [

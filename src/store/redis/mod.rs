@@ -7,18 +7,21 @@ mod scripts;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use bb8_redis::bb8;
+pub use redis;
+
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value, aio::ConnectionLike};
 
 use self::{
-    connection::{Connections, FromPool, Link, OneServer},
+    connection::{Connections, Failure, FromPool, Link, OneServer},
     keys::KeyScheme,
     scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
 };
 use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::{
     Address, KnownAddresses, Limit, Token,
-    algorithm::{Block, Millis, SlidingWindow},
+    algorithm::{Block, Millis},
     clock::{Clock, to_millis},
 };
 
@@ -30,7 +33,7 @@ use crate::{
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use tower_login_rate_limit::{LoginLimiter, Policy, store::redis::RedisStore};
+/// use tower_login_rate_limit::{LoginLimiter, Policy, store::RedisStore};
 ///
 /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
 /// let limiter = LoginLimiter::new(Policy::default(), store);
@@ -39,8 +42,13 @@ use crate::{
 ///
 /// # Set Redis up so that it does not forget
 ///
-/// With a `maxmemory-policy` of `allkeys-*`, a full Redis drops counters, and with them blocks. Use
-/// `noeviction`, or `volatile-ttl` if other keys may go first.
+/// With any `maxmemory-policy` but `noeviction`, a full Redis drops counters, and with them blocks:
+/// whoever can fill it can lift them. With `noeviction` it refuses to write, and attempts get an error.
+///
+/// # Redis Cluster
+///
+/// All counters of an address are in one slot. A rule that does not count by address is in another
+/// one, and a cluster refuses to decide on both together.
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<dyn Link>,
@@ -61,13 +69,15 @@ impl RedisStore {
 
     /// Takes its connections out of a pool that the app has already.
     ///
-    /// A connection is shared with the pool's other users, not taken away from them.
+    /// A connection is shared with the pool's other users, not taken away from them. Leave the
+    /// pool's `test_on_check_out` on, as it is by default: it is paid once for a connection, and
+    /// without it a pool hands out connections that are dead.
     pub fn from_pool<M>(pool: Pool<M>) -> Result<Self, StoreError>
     where
         M: ManageConnection<Error = RedisError>,
         M::Connection: ConnectionLike + Clone + Sync,
     {
-        Self::builder().from_pool(pool)
+        Self::builder().build_with_pool(pool)
     }
 
     /// Begins a store with settings of its own.
@@ -81,15 +91,16 @@ impl RedisStore {
         script: &'static Script,
         read: impl FnOnce(&Value) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
-        let link = Arc::clone(&self.link);
-        StoreFuture::later(async move { read(&link.send(command, Some(script)).await?) })
+        let answer = Arc::clone(&self.link).send(command, Some(script));
+        StoreFuture::later(async move {
+            let value = answer.await.map_err(|failure| failure.error)?;
+            read(&value)
+        })
     }
 
-    fn call<'k>(&self, script: &Script, keys: impl IntoIterator<Item = &'k Key<'k>>) -> Cmd {
-        let keys: Vec<_> = (keys.into_iter())
-            .map(|key| self.shared.keys.write(key))
-            .collect();
-        script.call(&keys)
+    fn keys<'k>(&self, keys: impl IntoIterator<Item = &'k Key<'k>>) -> Vec<Vec<u8>> {
+        let write = |key| self.shared.keys.write(key);
+        keys.into_iter().map(write).collect()
     }
 
     /// The time, if it is not the server's.
@@ -107,22 +118,36 @@ impl RedisStore {
             return StoreFuture::now(Ok(Standings::default()));
         }
         let lease = to_millis(lease);
-        let mut command = self.call(&RESERVE, slots.iter().map(|slot| &slot.key));
+        let keys = self.keys(slots.iter().map(|slot| &slot.key));
+        let limits: Vec<_> = slots.iter().map(|slot| slot.limit).collect();
+        let mut command = RESERVE.call(&keys);
         or_empty(&mut command, token.as_ref().map(Token::as_bytes));
         command.arg(lease);
         or_empty(&mut command, self.now());
-        let mut limits = Vec::with_capacity(slots.len());
-        for slot in slots {
-            let Limit::SlidingWindow(limit) = &slot.limit;
-            let keep = limit
-                .retention(false)
-                .map_or(0, |retention| retention + lease);
+        for limit in &limits {
             write_limit(&mut command, limit);
-            command.arg(keep);
-            limits.push(limit.limit());
+            let Limit::SlidingWindow(limit) = limit;
+            for may_block in [false, true] {
+                let keep = limit.retention(may_block);
+                command.arg(keep.map_or(0, |keep| keep.saturating_add(lease)));
+            }
         }
-        self.run(command, &RESERVE, move |value| {
-            reply::standings(value, token, &limits)
+        let answer = Arc::clone(&self.link).send(command, Some(&RESERVE));
+        let now = self.now();
+        StoreFuture::later(async move {
+            match answer.await {
+                Ok(value) => reply::standings(&value, token, &limits),
+                Err(Failure {
+                    error,
+                    afterthought,
+                }) => {
+                    // Nobody will check a password for it, so it must not become a failure.
+                    if let (Some(token), Some(send)) = (token, afterthought) {
+                        send(settle(token, "cancel", now, &keys, &limits), &SETTLE);
+                    }
+                    Err(error)
+                }
+            }
         })
     }
 
@@ -130,13 +155,9 @@ impl RedisStore {
         if slots.is_empty() {
             return StoreFuture::now(Ok(0));
         }
-        let mut command = self.call(&SETTLE, slots.iter().map(|slot| &slot.key));
-        command.arg(token.as_bytes()).arg(verb);
-        or_empty(&mut command, self.now());
-        for slot in slots {
-            let Limit::SlidingWindow(limit) = &slot.limit;
-            write_limit(&mut command, limit);
-        }
+        let keys = self.keys(slots.iter().map(|slot| &slot.key));
+        let limits: Vec<_> = slots.iter().map(|slot| slot.limit).collect();
+        let command = settle(token, verb, self.now(), &keys, &limits);
         self.run(command, &SETTLE, |value| reply::count("settle.lua", value))
     }
 
@@ -146,7 +167,7 @@ impl RedisStore {
         address: Option<Address>,
         keep: KnownAddresses,
     ) -> StoreFuture<Vec<Address>> {
-        let mut command = self.call(&KNOWN_ADDRESSES, [key]);
+        let mut command = KNOWN_ADDRESSES.call(&self.keys([key]));
         or_empty(&mut command, address.map(|address| address.to_string()));
         command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
         or_empty(&mut command, self.now());
@@ -154,8 +175,26 @@ impl RedisStore {
     }
 }
 
+/// A call of `settle.lua`.
+fn settle(
+    token: Token,
+    verb: &str,
+    now: Option<Millis>,
+    keys: &[Vec<u8>],
+    limits: &[Limit],
+) -> Cmd {
+    let mut command = SETTLE.call(keys);
+    command.arg(token.as_bytes()).arg(verb);
+    or_empty(&mut command, now);
+    for limit in limits {
+        write_limit(&mut command, limit);
+    }
+    command
+}
+
 /// Limit, window and block, as every script reads them.
-fn write_limit(command: &mut Cmd, limit: &SlidingWindow) {
+fn write_limit(command: &mut Cmd, limit: &Limit) {
+    let Limit::SlidingWindow(limit) = limit;
     command.arg(limit.limit());
     command.arg(limit.window().unwrap_or(0));
     match limit.block() {
@@ -189,12 +228,11 @@ impl Store for RedisStore {
         others: &[Slot<'_>],
     ) -> StoreFuture<usize> {
         let slots = || std::iter::once(main).chain(others);
-        let mut command = self.call(&CLEANUP, slots().map(|slot| &slot.key));
+        let mut command = CLEANUP.call(&self.keys(slots().map(|slot| &slot.key)));
         or_empty(&mut command, token.as_ref().map(Token::as_bytes));
         or_empty(&mut command, self.now());
         for slot in slots() {
-            let Limit::SlidingWindow(limit) = &slot.limit;
-            write_limit(&mut command, limit);
+            write_limit(&mut command, &slot.limit);
         }
         self.run(command, &CLEANUP, |value| {
             reply::count("cleanup.lua", value)
@@ -221,7 +259,7 @@ impl fmt::Debug for RedisStore {
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use tower_login_rate_limit::store::redis::RedisStore;
+/// use tower_login_rate_limit::store::RedisStore;
 ///
 /// let store = RedisStore::builder()
 ///     .prefix("shop:login")
@@ -291,7 +329,8 @@ impl RedisStoreBuilder {
     pub async fn connect(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
         let store = self.connect_later(url)?;
         for script in scripts::all() {
-            store.link.clone().send(script.load(), None).await?;
+            let loaded = Arc::clone(&store.link).send(script.load(), None).await;
+            loaded.map_err(|failure| failure.error)?;
         }
         Ok(store)
     }
@@ -307,20 +346,20 @@ impl RedisStoreBuilder {
                 ),
             )
         })?;
-        self.from_manager(OneServer(client))
+        self.build_with_manager(OneServer(client))
     }
 
     /// Takes its connections out of a pool that the app has already. See [`RedisStore::from_pool`].
-    pub fn from_pool<M>(self, pool: Pool<M>) -> Result<RedisStore, StoreError>
+    pub fn build_with_pool<M>(self, pool: Pool<M>) -> Result<RedisStore, StoreError>
     where
         M: ManageConnection<Error = RedisError>,
         M::Connection: ConnectionLike + Clone + Sync,
     {
-        self.from_manager(FromPool(pool))
+        self.build_with_manager(FromPool(pool))
     }
 
     /// Opens connections with a manager of the app's own, of whatever kind they are.
-    pub fn from_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
+    pub fn build_with_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
     where
         M: ManageConnection<Error = RedisError>,
         M::Connection: ConnectionLike + Clone + Sync,
@@ -329,8 +368,10 @@ impl RedisStoreBuilder {
         if !(1..=64).contains(&self.connections) {
             return Err(config("a Redis store needs 1 to 64 connections"));
         }
-        if self.deadline.is_zero() {
-            return Err(config("a deadline of zero leaves Redis no time to answer"));
+        if self.deadline.is_zero() || self.deadline > Duration::from_secs(3600) {
+            return Err(config(
+                "a deadline is more than zero, or Redis has no time to answer, and an hour at most",
+            ));
         }
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(config(

@@ -58,7 +58,7 @@ impl BothStores {
 
     pub fn limiters(&self, policy: &Policy) -> [(&'static str, LoginLimiter); 2] {
         self.stores().map(|(name, store)| {
-            let limiter = LoginLimiter::with_shared_store(policy.clone(), store);
+            let limiter = LoginLimiter::new(policy.clone(), store);
             (name, limiter)
         })
     }
@@ -73,7 +73,7 @@ pub async fn attempt(
 ) -> Result<(), Refusal> {
     match limiter.reserve((address, user)).await {
         Ok(attempt) => {
-            limiter.settle(&attempt, outcome).await.expect("settled");
+            limiter.settle(attempt, outcome).await.expect("settled");
             Ok(())
         }
         Err(ReserveError::Refused(refusal)) => Err(refusal),

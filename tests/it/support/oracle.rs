@@ -159,7 +159,8 @@ impl Oracle {
 
     pub fn cleanup(&mut self, token: Option<u128>, keys: &[String], now: u64) -> usize {
         let main = self.counter(&keys[0]);
-        let goes = |(t, at): &(u128, u64)| *at <= now || Some(*t) == token;
+        let known = token.is_none_or(|token| main.iter().any(|(t, _)| *t == token));
+        let goes = |(t, at): &(u128, u64)| known && (*at <= now || Some(*t) == token);
         let mut tokens: Vec<_> = main.iter().filter(|e| goes(e)).map(|(t, _)| *t).collect();
         let left = tokens.len();
         tokens.extend(token);

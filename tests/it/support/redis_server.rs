@@ -134,8 +134,8 @@ impl RedisServer {
         kill_process(pid, signal).expect("a signal");
     }
 
-    fn check_ends_of_keys(&self) {
-        for (key, ttl) in self.keys() {
+    fn check_ends_of_keys(&self, keys: Vec<(String, i64)>) {
+        for (key, ttl) in keys {
             match (self.longest, u64::try_from(ttl)) {
                 (None, _) => {}
                 (Some(_), Err(_)) => panic!("{key} never ends"),
@@ -154,11 +154,12 @@ impl Drop for RedisServer {
         if running {
             self.resume();
         }
-        if running && !thread::panicking() {
-            self.check_ends_of_keys();
-        }
+        let keys = (running && !thread::panicking()).then(|| self.keys());
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if let Some(keys) = keys {
+            self.check_ends_of_keys(keys);
+        }
     }
 }
 

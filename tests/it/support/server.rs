@@ -196,6 +196,6 @@ pub fn client() -> reqwest::Client {
 pub async fn on_both_stores(policy: Policy) -> (RedisServer, [LoginLimiter; 2]) {
     let redis = RedisServer::start();
     let stores: [Arc<dyn Store>; 2] = [Arc::new(MemoryStore::new()), Arc::new(redis.store().await)];
-    let limiters = stores.map(|store| LoginLimiter::with_shared_store(policy.clone(), store));
+    let limiters = stores.map(|store| LoginLimiter::new(policy.clone(), store));
     (redis, limiters)
 }

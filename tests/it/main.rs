@@ -1,6 +1,7 @@
 //! Everything below HTTP, with real Redis servers that the tests start themselves.
 #![allow(unreachable_pub)] // nothing of a test is reached from outside
 
+mod addresses;
 mod cases;
 mod contract;
 mod known_addresses;
@@ -12,3 +13,4 @@ mod parallel;
 mod policy;
 mod server;
 mod support;
+mod users;

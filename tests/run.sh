@@ -47,6 +47,14 @@ version=$("$REDIS_SERVER" --version | sed -n 's/.*v=\([0-9]*\.[0-9]*\).*/\1/p')
 export REDIS_SERVER
 say "redis: $REDIS_SERVER $version"
 
+# One test opens the demo's page in a browser.
+find_browser() { command -v "${CHROMEDRIVER:-chromedriver}" >/dev/null; }
+if ! find_browser; then
+  install chromium-driver || install chromium-chromedriver || install chromedriver || true
+  find_browser || give_up "chromedriver is missing and could not be installed: install Chromium and its driver, and run this again"
+fi
+say "browser: $("${CHROMEDRIVER:-chromedriver}" --version)"
+
 say "formatting"
 cargo fmt --check
 

@@ -4,11 +4,15 @@
 mod addresses;
 mod cases;
 mod contract;
+mod drops;
+mod examples;
+mod grpc;
 mod known_addresses;
 mod limiter;
 mod memory;
 mod model;
 mod outage;
+mod page;
 mod parallel;
 mod policy;
 mod server;

@@ -1,0 +1,208 @@
+//! The examples, run as a person runs them, and driven from outside.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{RedisServer, server::client};
+
+/// An example that serves, until dropped.
+pub struct Example {
+    process: Child,
+    pub url: String,
+}
+
+impl Example {
+    pub fn start(name: &str, environment: &[(&str, &str)]) -> Self {
+        let this = std::env::current_exe().expect("this program");
+        let directory = this
+            .parent()
+            .and_then(|deps| deps.parent())
+            .expect("a directory");
+        let program = directory.join("examples").join(name);
+        let mut process = Command::new(&program)
+            .env_remove("REDIS_URL")
+            .env("LISTEN", "127.0.0.1:0")
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{program:?}: {error}; run `cargo build --examples` first")
+            });
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        // It says where it listens.
+        let url = lines
+            .find_map(|line| {
+                let line = line.expect("a line");
+                let address = line.split("127.0.0.1:").nth(1)?;
+                let port: String = address.chars().take_while(char::is_ascii_digit).collect();
+                Some(format!("http://127.0.0.1:{port}"))
+            })
+            .expect("an address");
+        // And may go on talking.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { process, url }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        let response = client()
+            .post(format!("{}{path}", self.url))
+            .json(&body)
+            .send()
+            .await;
+        let response = response.expect("an answer");
+        (
+            response.status().as_u16(),
+            response.json().await.unwrap_or_default(),
+        )
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test]
+async fn the_axum_example_does_what_its_page_says() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    for environment in [vec![], vec![("REDIS_URL", url.as_str())]] {
+        let example = Example::start("axum", &environment);
+        let login = async |user: &str, password: &str| {
+            example
+                .post("/login", json!({"username": user, "password": password}))
+                .await
+        };
+        let code = async |user: &str, code: &str| {
+            example
+                .post("/login/mfa", json!({"username": user, "code": code}))
+                .await
+        };
+        assert_eq!(login("user", "correct-horse").await.0, 200);
+        assert_eq!(
+            login("mfa-user", "battery-staple").await,
+            (200, json!({"mfa": "required"}))
+        );
+        assert_eq!(code("mfa-user", "123456").await.0, 200);
+        let (status, wrong) = login("user", "guess").await;
+        let unknown = login("nobody", "guess").await;
+        assert_eq!((status, &wrong), (unknown.0, &unknown.1));
+        assert_eq!(status, 401);
+        for _ in 0..4 {
+            assert_eq!(login("USER ", "guess").await.0, 401);
+        }
+        let (status, problem) = login("user", "correct-horse").await;
+        assert_eq!((status, &problem["reason"]), (429, &json!("blocked")));
+        for _ in 0..5 {
+            assert_eq!(code("mfa-user", "000000").await.0, 401);
+        }
+        assert_eq!(login("mfa-user", "battery-staple").await.0, 429);
+        let page = client()
+            .get(&example.url)
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        assert!(page.contains("<span id=\"left\">14</span>"), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn the_axum_example_believes_the_proxies_that_it_is_told_to() {
+    let behind = Example::start("axum", &[("TRUSTED_PROXIES", "127.0.0.0/8, 10.0.0.0/8")]);
+    let direct = Example::start("axum", &[]);
+    for (example, blocked) in [(&behind, false), (&direct, true)] {
+        let mut last = 0;
+        for i in 0..6 {
+            let response = client()
+                .post(format!("{}/login", example.url))
+                .header("x-forwarded-for", format!("203.0.113.{i}"))
+                .json(&json!({"username": "user", "password": "guess"}))
+                .send()
+                .await
+                .unwrap();
+            last = response.status().as_u16();
+        }
+        assert_eq!(last == 429, blocked);
+    }
+}
+
+#[tokio::test]
+async fn the_hyper_example_guards_basic_authentication() {
+    let example = Example::start("hyper", &[]);
+    let get = async |password: Option<&str>, http2: bool| {
+        let mut client = reqwest::Client::builder().no_proxy();
+        if http2 {
+            client = client.http2_prior_knowledge();
+        }
+        let mut request = client.build().unwrap().get(&example.url);
+        if let Some(password) = password {
+            request = request.basic_auth("user", Some(password));
+        }
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(get(Some("correct-horse"), true).await, 200);
+    for i in 0..5 {
+        assert_eq!(get(None, false).await, 401);
+        assert_eq!(get(Some("guess"), i % 2 == 0).await, 401);
+    }
+    assert_eq!(get(Some("correct-horse"), false).await, 429);
+}
+
+#[tokio::test]
+async fn the_mfa_example_gives_five_codes_in_all() {
+    let example = Example::start("mfa", &[]);
+    let mut codes = 0;
+    let mut session = String::new();
+    for _ in 0..8 {
+        let body = json!({"username": "user", "password": "correct-horse"});
+        let (_, answer) = example.post("/password", body).await;
+        if let Some(new) = answer["session"].as_str() {
+            session = new.to_owned();
+        }
+        let code = client()
+            .post(format!("{}/code", example.url))
+            .header("session", &session);
+        let response = code.json(&json!({"code": "000000"})).send().await.unwrap();
+        codes += u32::from(response.status() == 401);
+    }
+    assert_eq!(codes, 5);
+}
+
+#[tokio::test]
+async fn the_custom_extractor_example_believes_the_edge_alone() {
+    let example = Example::start("custom_extractor", &[]);
+    let post = async |key: &str, user: &str| {
+        let request = client().post(format!("{}/login/{user}", example.url));
+        let request = request
+            .header("x-edge-key", key)
+            .header("x-edge-client", "203.0.113.7");
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    assert_eq!(post("wrong", "alice").await.0, 400);
+    for user in ["alice", "%61lice", "Alice", "alic%65", "alice"] {
+        assert_eq!(post("secret", user).await.0, 401);
+    }
+    let (status, text) = post("secret", "alice").await;
+    assert_eq!(
+        (status, text.as_str()),
+        (429, "too many failed attempts, try again in 1 day\n")
+    );
+}
+
+#[tokio::test]
+async fn the_tonic_example_serves_and_is_refused() {
+    // It serves on while its own client guesses; what that sees is tested in `grpc`.
+    let example = Example::start("tonic", &[]);
+    let response = client().get(&example.url).send().await;
+    assert!(response.is_err() || response.is_ok_and(|r| !r.status().is_success()));
+}

@@ -1,0 +1,227 @@
+//! The demo's page in a real browser.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use crate::{examples::Example, support::server::client};
+
+/// A headless Chromium, spoken to by the WebDriver protocol.
+struct Browser {
+    driver: Child,
+    session: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    async fn start() -> Self {
+        let driver = std::env::var("CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let process = Command::new(&driver)
+            .arg(format!("--port={port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{driver} can't be run ({error}): run tests/run.sh, which installs it, or set CHROMEDRIVER")
+            });
+        let profile = tempfile::tempdir().unwrap();
+        let mut browser = Self {
+            driver: process,
+            session: format!("http://127.0.0.1:{port}"),
+            _profile: profile,
+        };
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--window-size=800,600",
+            &format!("--user-data-dir={}", browser._profile.path().display()),
+        ]
+        .map(str::to_owned);
+        let options = json!({"args": arguments});
+        let capabilities =
+            json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        for _ in 0..200 {
+            let url = format!("{}/session", browser.session);
+            if let Ok(response) = client().post(url).json(&capabilities).send().await {
+                let answer: Value = response.json().await.unwrap();
+                let id = answer["value"]["sessionId"].as_str();
+                let id = id.unwrap_or_else(|| panic!("no browser: {answer}"));
+                browser.session = format!("{}/session/{id}", browser.session);
+                return browser;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{driver} does not answer");
+    }
+
+    async fn command(&self, path: &str, body: Value) -> Value {
+        let url = format!("{}/{path}", self.session);
+        let response = client().post(url).json(&body).send().await.unwrap();
+        let answer: Value = response.json().await.unwrap();
+        assert!(answer["value"]["error"].is_null(), "{path}: {answer}");
+        answer["value"].clone()
+    }
+
+    async fn open(&self, url: &str) {
+        self.command("url", json!({"url": url})).await;
+    }
+
+    async fn element(&self, id: &str) -> String {
+        let by = json!({"using": "css selector", "value": format!("#{id}")});
+        let found = self.command("element", by).await;
+        let element = found.as_object().and_then(|found| found.values().next());
+        element
+            .and_then(Value::as_str)
+            .expect("an element")
+            .to_owned()
+    }
+
+    async fn type_into(&self, id: &str, text: &str) {
+        let element = self.element(id).await;
+        self.command(&format!("element/{element}/clear"), json!({}))
+            .await;
+        self.command(&format!("element/{element}/value"), json!({"text": text}))
+            .await;
+    }
+
+    async fn click(&self, id: &str) {
+        let element = self.element(id).await;
+        self.command(&format!("element/{element}/click"), json!({}))
+            .await;
+    }
+
+    async fn text(&self, id: &str) -> String {
+        self.ask(id, "text")
+            .await
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    async fn shows(&self, id: &str) -> bool {
+        self.ask(id, "displayed").await == true
+    }
+
+    async fn ask(&self, id: &str, what: &str) -> Value {
+        let element = self.element(id).await;
+        let url = format!("{}/element/{element}/{what}", self.session);
+        let answer: Value = client()
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
+        answer["value"].clone()
+    }
+
+    /// Waits until the page says something that contains this.
+    async fn reads(&self, text: &str) -> String {
+        let mut message = String::new();
+        for _ in 0..600 {
+            message = self.text("message").await;
+            if message.contains(text) {
+                return message;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the page says {message:?}, not {text:?}");
+    }
+
+    async fn screenshot(&self) -> Vec<u8> {
+        let url = format!("{}/screenshot", self.session);
+        let answer: Value = client()
+            .get(url)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
+        BASE64_STANDARD
+            .decode(answer["value"].as_str().unwrap())
+            .unwrap()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Ends the browser with it.
+        let session = self.session.clone();
+        let quit = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().ok()?;
+            runtime.block_on(async { client().delete(session).send().await.ok() })
+        });
+        let _ = quit.join();
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_person_sees_what_is_left_and_how_long_it_takes() {
+    let example = Example::start("axum", &[]);
+    let browser = Browser::start().await;
+    browser.open(&example.url).await;
+
+    browser.type_into("username", "user").await;
+    browser.type_into("password", "correct-horse").await;
+    browser.click("submit").await;
+    browser.reads("Welcome, user.").await;
+
+    browser.type_into("username", "mfa-user").await;
+    browser.type_into("password", "battery-staple").await;
+    browser.click("submit").await;
+    browser.reads("Now the code").await;
+    assert!(browser.shows("code").await && !browser.shows("password").await);
+    browser.type_into("code", "123456").await;
+    browser.click("submit").await;
+    browser.reads("Welcome, mfa-user.").await;
+
+    for left in (0..5).rev() {
+        browser.type_into("username", "user").await;
+        browser.type_into("password", "guess").await;
+        browser.click("submit").await;
+        browser.reads(&format!("Attempts left: {left}.")).await;
+    }
+    browser.click("submit").await;
+    let first = browser.reads("Time left: ").await;
+    assert!(first.contains("Too many failed attempts."), "{first}");
+    assert_eq!(browser.text("left").await, "0");
+    let before = browser.screenshot().await;
+
+    // The countdown runs.
+    let mut later = first.clone();
+    while later == first {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        later = browser.reads("Time left: ").await;
+    }
+    let clock = |text: &str| text.split("Time left: ").nth(1).map(str::to_owned);
+    assert!(clock(&later).unwrap().starts_with("23:59:"), "{later}");
+    let after = browser.screenshot().await;
+
+    // Both are pictures, and what they show has changed.
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(directory.join("blocked.png"), &after).unwrap();
+    for picture in [&before, &after] {
+        assert!(picture.starts_with(b"\x89PNG\r\n") && picture.len() > 5_000);
+    }
+    assert_ne!(before, after);
+}

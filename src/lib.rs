@@ -1,10 +1,19 @@
 //! Protects login endpoints from password guessing, without locking out the people who own the
 //! accounts.
 //!
-//! A [`LoginLimiter`] is asked before a password is checked and told afterwards how it went. Failures
-//! count in a sliding window per address and per user and address; what is in flight takes a place
-//! but is no failure; success takes back the user's own failures and nobody else's. Whoever is
+//! A [`LoginRateLimitLayer`] wraps a service: each request reserves an attempt before its handler sees
+//! it, and the handler says how it went through the [`LoginAttempt`] in the request's extensions.
+//! Failures count in a sliding window per address and per user and address; what is in flight takes a
+//! place but is no failure; success takes back the user's own failures and nobody else's. Whoever is
 //! refused learns when the block lifts.
+//!
+//! The layer's page has the first example; the README has one for axum, and `docs/` pages for axum,
+//! hyper, tonic, MFA and proxies.
+//!
+//! # Without tower
+//!
+//! A [`LoginLimiter`] is the whole engine, for any async code: ask before a password is checked, tell
+//! afterwards how it went.
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -104,7 +113,17 @@ pub use refusal::{Reason, Refusal};
 pub use service::LoginRateLimit;
 pub use token::Token;
 
-// The README's examples are tested too.
+// The examples of the README and of docs/ are tested too.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/axum.md")]
+    struct Axum;
+    #[doc = include_str!("../docs/hyper.md")]
+    struct Hyper;
+    #[doc = include_str!("../docs/mfa.md")]
+    struct Mfa;
+    #[doc = include_str!("../docs/proxies.md")]
+    struct Proxies;
+}

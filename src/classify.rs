@@ -7,6 +7,19 @@ use crate::Outcome;
 /// Tells from a response how an attempt went, if the handler did not say.
 ///
 /// Implemented for closures: `|response: &http::response::Parts| Outcome`.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::Outcome;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_classifier(|response: &http::response::Parts| {
+///     match response.headers.contains_key("x-logged-in") {
+///         true => Outcome::Success,
+///         false => Outcome::Failure,
+///     }
+/// });
+/// ```
 pub trait Classify: Send + Sync + 'static {
     /// How it went.
     fn classify(&self, response: &Parts) -> Outcome;
@@ -43,6 +56,14 @@ impl Classify for FailureUnlessSaid {
 }
 
 /// By HTTP status: 2xx is success, 5xx is not an attempt, everything else is a failure.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::classify::ByStatus;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_classifier(ByStatus);
+/// ```
 ///
 /// Right for an endpoint that answers 401 or 403 to a wrong password, and nothing but 2xx to a right
 /// one that needs no other factor. A page that answers 200 to a wrong password would reset its own

@@ -12,6 +12,18 @@ use http::request::Parts;
 ///
 /// Implemented for closures: `|parts: &http::request::Parts| Option<IpAddr>`.
 ///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use std::net::IpAddr;
+///
+/// // On a private network where each host has a name of its own, say.
+/// let address = |parts: &http::request::Parts| -> Option<IpAddr> {
+///     parts.extensions.get::<IpAddr>().copied()
+/// };
+/// let layer = LoginRateLimitLayer::new(limiter).with_address(address);
+/// ```
+///
 /// An address that the client can choose is no address: whoever can set it has a new budget with
 /// every request. If none can be told for sure, give an error; the request is then refused, never
 /// counted under a wrong address and never let through unchecked.

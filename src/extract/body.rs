@@ -33,6 +33,14 @@ where
 }
 
 /// The user in a field of a form (`application/x-www-form-urlencoded`).
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::extract::FormField;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_body_user(FormField::new("email"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct FormField(pub String);
 
@@ -50,6 +58,15 @@ impl ExtractBodyUser for FormField {
 }
 
 /// The user in a field of a JSON body.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::extract::JsonField;
+///
+/// let user = JsonField::at("/credentials/username");
+/// let layer = LoginRateLimitLayer::new(limiter).with_body_user(user);
+/// ```
 #[derive(Clone, Debug)]
 pub struct JsonField {
     path: Vec<String>,

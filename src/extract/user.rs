@@ -64,6 +64,15 @@ impl ExtractUser for NoUser {
 }
 
 /// The user in a header.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::extract::Header;
+///
+/// let user = Header(http::HeaderName::from_static("x-user"));
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(user);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Header(pub HeaderName);
 
@@ -75,6 +84,14 @@ impl ExtractUser for Header {
 }
 
 /// The user of HTTP basic authentication.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::extract::BasicAuth;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(BasicAuth);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BasicAuth;
 
@@ -107,6 +124,14 @@ fn only_header<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a s
 }
 
 /// The user in the query of the URL.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::extract::QueryField;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(QueryField("user".to_owned()));
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueryField(pub String);
 

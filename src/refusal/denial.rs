@@ -78,6 +78,20 @@ impl From<ReserveError> for Denial {
 /// Implemented for closures: `|denial: &Denial, request: &http::request::Parts|
 /// http::Response<Bytes>`.
 ///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::refusal::Denial;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_response(
+///     |denial: &Denial, _: &http::request::Parts| {
+///         let mut response = http::Response::new(denial.detail().into());
+///         *response.status_mut() = denial.status();
+///         response
+///     },
+/// );
+/// ```
+///
 /// Answer alike for users that exist and users that do not: a denial knows no difference, and its
 /// rendering should look none up.
 pub trait Respond: Send + Sync + 'static {

@@ -198,13 +198,20 @@ async fn what_is_not_counted_passes_untouched() {
     }
 }
 
-/// An app can name the types, and move them around.
-#[allow(dead_code)]
+/// An app can name the types, and keep them.
 struct App {
-    plain: LoginRateLimitLayer,
-    with_body: LoginRateLimitLayer<WithBody>,
+    layer: LoginRateLimitLayer<WithBody>,
     service: LoginRateLimit<Probe>,
-    service_with_body: LoginRateLimit<Probe, WithBody>,
+}
+
+#[tokio::test]
+async fn types_can_be_named() {
+    let app = App {
+        layer: layer().with_body_user(FormField::new("user")),
+        service: layer().layer(Probe::default()),
+    };
+    six(app.service).await;
+    six(app.layer.layer(Probe::default())).await;
 }
 
 #[test]

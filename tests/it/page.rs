@@ -120,15 +120,15 @@ impl Browser {
 
     async fn ask(&self, id: &str, what: &str) -> Value {
         let element = self.element(id).await;
-        let url = format!("{}/element/{element}/{what}", self.session);
-        let answer: Value = client()
-            .get(url)
+        self.get(&format!("element/{element}/{what}")).await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let response = client()
+            .get(format!("{}/{path}", self.session))
             .send()
-            .await
-            .unwrap()
-            .json()
-            .await
-            .unwrap();
+            .await;
+        let answer: Value = response.unwrap().json().await.unwrap();
         answer["value"].clone()
     }
 
@@ -146,18 +146,8 @@ impl Browser {
     }
 
     async fn screenshot(&self) -> Vec<u8> {
-        let url = format!("{}/screenshot", self.session);
-        let answer: Value = client()
-            .get(url)
-            .send()
-            .await
-            .unwrap()
-            .json()
-            .await
-            .unwrap();
-        BASE64_STANDARD
-            .decode(answer["value"].as_str().unwrap())
-            .unwrap()
+        let picture = self.get("screenshot").await;
+        BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{env, error::Error, net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{ConnectInfo, State},
+    extract::{Request, State},
     http::StatusCode,
     response::{Html, IntoResponse, Response},
     routing::{get, post},
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy,
-    extract::{ForwardedAddress, JsonField},
+    extract::{ExtractAddress, ForwardedAddress, JsonField, PeerAddress},
     store::{MemoryStore, RedisStore, Store},
 };
 
@@ -26,19 +26,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = LoginLimiter::new(Policy::default(), store().await?);
 
     // One layer for both doors: the password and the code.
-    let mut layer =
-        LoginRateLimitLayer::new(limiter.clone()).with_body_user(JsonField::new("username"));
     let proxies = env::var("TRUSTED_PROXIES").unwrap_or_default();
-    if !proxies.is_empty() {
-        layer = layer.with_address(ForwardedAddress::x_forwarded_for(proxies.split(','))?);
-    }
+    let address: Arc<dyn ExtractAddress> = match proxies.as_str() {
+        "" => Arc::new(PeerAddress),
+        proxies => Arc::new(ForwardedAddress::x_forwarded_for(proxies.split(','))?),
+    };
+    let layer = LoginRateLimitLayer::new(limiter.clone())
+        .with_body_user(JsonField::new("username"))
+        .with_address(Arc::clone(&address));
 
     let app = Router::new()
         .route("/login", post(password))
         .route("/login/mfa", post(code))
-        .layer(layer)
+        .route_layer(layer) // not around pages that do not exist
         .route("/", get(page))
-        .with_state(limiter.clone());
+        .with_state(App {
+            limiter: limiter.clone(),
+            address,
+        });
 
     let listen = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(&listen).await?;
@@ -114,12 +119,21 @@ fn wrong(attempt: &LoginAttempt) -> Response {
     (StatusCode::UNAUTHORIZED, Json(body)).into_response()
 }
 
-async fn page(State(limiter): State<LoginLimiter>, peer: ConnectInfo<SocketAddr>) -> Html<String> {
+#[derive(Clone)]
+struct App {
+    limiter: LoginLimiter,
+    address: Arc<dyn ExtractAddress>,
+}
+
+async fn page(State(app): State<App>, request: Request) -> Html<String> {
     // The page asks how the address stands, which counts nothing.
-    let left = match limiter.check(peer.0.ip()).await {
-        Ok(report) => report.remaining().unwrap_or_default().to_string(),
-        Err(_) => "?".to_owned(),
+    let (request, _) = request.into_parts();
+    let left = match app.address.extract_address(&request) {
+        Ok(address) => app.limiter.check(address).await.ok(),
+        Err(_) => None,
     };
+    let left = left.and_then(|report| report.remaining());
+    let left = left.map_or("?".to_owned(), |left| left.to_string());
     Html(include_str!("page.html").replace("{{left}}", &left))
 }
 

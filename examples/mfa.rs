@@ -100,6 +100,10 @@ async fn code(
     });
     if known && code == "123456" {
         attempt.succeeded();
+        // A session that has served its purpose is over.
+        if let (Some(session), Ok(mut sessions)) = (session, sessions.lock()) {
+            sessions.remove(session);
+        }
         StatusCode::OK
     } else {
         attempt.failed();

@@ -53,8 +53,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listen = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:50051".to_owned());
     let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
+    // The one method that logs in; others, for health checks say, are left alone.
+    let layer = LoginRateLimitLayer::new(limiter.clone())
+        .with_routes(http::Method::POST, ["/login.Login/LogIn"]);
     let server = Server::builder()
-        .layer(LoginRateLimitLayer::new(limiter.clone()))
+        .layer(layer)
         .add_service(LoginServer::new(Handler))
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
             drop(tokio::signal::ctrl_c().await);

@@ -64,7 +64,7 @@ impl IntoResponse for Denial {
 }
 
 /// For handlers that [identify](LoginAttempt::identify) the user: `attempt.identify(&user).await?`
-/// answers as the layer does.
+/// answers with [`ProblemJson`]. To answer in another way, look at the error.
 impl IntoResponse for ReserveError {
     fn into_response(self) -> Response {
         Denial::from(self).into_response()

@@ -29,6 +29,13 @@ pin_project! {
     }
 }
 
+/// An empty one, as layers that answer themselves need it.
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::refusal(Bytes::new())
+    }
+}
+
 impl<B> ResponseBody<B> {
     pub(crate) const fn inner(body: B) -> Self {
         Self {
@@ -239,8 +246,7 @@ impl<B: Body<Data = Bytes> + Unpin> Future for ReadBody<B> {
         let extent = ready!(self.poll_extent(cx));
         match (self.body.take(), extent) {
             (Some(body), Some(extent)) => Poll::Ready((body, extent)),
-            // Polled again after it was done: as with any future, never.
-            _ => Poll::Pending,
+            _ => panic!("a body was asked for again after it had been read"),
         }
     }
 }

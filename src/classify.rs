@@ -1,40 +1,42 @@
 //! How an attempt went, if nobody said.
 
-use http::response::Parts;
+use http::{Method, StatusCode, response::Parts};
 
 use crate::Outcome;
 
 /// Tells from a response how an attempt went, if the handler did not say.
 ///
-/// Implemented for closures: `|response: &http::response::Parts| Outcome`.
+/// Implemented for closures: `|method: &http::Method, response: &http::response::Parts| Outcome`.
 ///
 /// ```
 /// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
 /// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
 /// use tower_login_rate_limit::Outcome;
 ///
-/// let layer = LoginRateLimitLayer::new(limiter).with_classifier(|response: &http::response::Parts| {
+/// let classify = |_: &http::Method, response: &http::response::Parts| {
 ///     match response.headers.contains_key("x-logged-in") {
 ///         true => Outcome::Success,
 ///         false => Outcome::Failure,
 ///     }
-/// });
+/// };
+/// let layer = LoginRateLimitLayer::new(limiter).with_classifier(classify);
 /// ```
 pub trait Classify: Send + Sync + 'static {
-    /// How it went.
-    fn classify(&self, response: &Parts) -> Outcome;
+    /// How it went. `method` is the request's.
+    fn classify(&self, method: &Method, response: &Parts) -> Outcome;
 }
 
 impl<F> Classify for F
 where
-    F: Fn(&Parts) -> Outcome + Send + Sync + 'static,
+    F: Fn(&Method, &Parts) -> Outcome + Send + Sync + 'static,
 {
-    fn classify(&self, response: &Parts) -> Outcome {
-        self(response)
+    fn classify(&self, method: &Method, response: &Parts) -> Outcome {
+        self(method, response)
     }
 }
 
-/// A server error is not an attempt; everything else is a failure. The default.
+/// A server error is not an attempt, and neither is what no handler looked at (405, 406, 413, 415);
+/// everything else is a failure. The default.
 ///
 /// So forgetting to say how it went can never erase failures: a login page that answers 200 to a
 /// wrong password must not count as success.
@@ -42,20 +44,22 @@ where
 pub struct FailureUnlessSaid;
 
 impl Classify for FailureUnlessSaid {
-    fn classify(&self, response: &Parts) -> Outcome {
+    fn classify(&self, _: &Method, response: &Parts) -> Outcome {
         // In gRPC every answer is 200, and the status stands in a header of its own.
         let server_error = match grpc_status(response) {
             Some(status) => is_grpc_server_error(status),
             None => response.status.is_server_error(),
         };
-        match server_error {
+        match server_error || is_unhandled(response.status) {
             true => Outcome::NotAnAttempt,
             false => Outcome::Failure,
         }
     }
 }
 
-/// By HTTP status: 2xx is success, 5xx is not an attempt, everything else is a failure.
+/// By HTTP status: 2xx is success, 5xx and what no handler looked at is not an attempt, everything
+/// else is a failure. `GET`, `HEAD` and `OPTIONS` are never a success: who may look at the login page
+/// has not logged in.
 ///
 /// ```
 /// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
@@ -72,8 +76,13 @@ impl Classify for FailureUnlessSaid {
 pub struct ByStatus;
 
 impl Classify for ByStatus {
-    fn classify(&self, response: &Parts) -> Outcome {
+    fn classify(&self, method: &Method, response: &Parts) -> Outcome {
         match response.status.as_u16() {
+            _ if is_unhandled(response.status) => Outcome::NotAnAttempt,
+            200..=299 if method.is_safe() => Outcome::NotAnAttempt,
+            200..=299 if grpc_status(response).is_some_and(|status| status != 0) => {
+                Outcome::Failure
+            }
             200..=299 => Outcome::Success,
             500.. => Outcome::NotAnAttempt,
             _ => Outcome::Failure,
@@ -87,7 +96,7 @@ impl Classify for ByStatus {
 pub struct ByGrpcStatus;
 
 impl Classify for ByGrpcStatus {
-    fn classify(&self, response: &Parts) -> Outcome {
+    fn classify(&self, _: &Method, response: &Parts) -> Outcome {
         match grpc_status(response) {
             _ if response.status.is_server_error() => Outcome::NotAnAttempt,
             _ if !response.status.is_success() => Outcome::Failure,
@@ -98,15 +107,23 @@ impl Classify for ByGrpcStatus {
     }
 }
 
-/// The status of an answer that consists of nothing else.
+/// The status of an answer that consists of nothing else. One that can't be read is none of those
+/// that are known.
 fn grpc_status(response: &Parts) -> Option<u16> {
-    response
-        .headers
-        .get("grpc-status")?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()
+    let status = response.headers.get("grpc-status")?;
+    let status = status.to_str().ok().and_then(|status| status.parse().ok());
+    Some(status.unwrap_or(u16::MAX))
+}
+
+/// Whether the router or an extractor answered, before any password was looked at.
+fn is_unhandled(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::NOT_ACCEPTABLE
+            | StatusCode::PAYLOAD_TOO_LARGE
+            | StatusCode::UNSUPPORTED_MEDIA_TYPE
+    )
 }
 
 /// `UNKNOWN`, `DEADLINE_EXCEEDED`, `ABORTED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE`, `DATA_LOSS`.

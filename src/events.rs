@@ -31,6 +31,7 @@ mod emit {
             Denial::AmbiguousUser(error) => {
                 tracing::warn!(%error, shadow, "login request with an ambiguous user");
             }
+            Denial::BodyBroken => tracing::info!(shadow, "login request whose body broke off"),
             Denial::BodyTooLarge { most } => {
                 tracing::warn!(most, shadow, "login request with a body that is too large");
             }
@@ -45,10 +46,9 @@ mod emit {
         );
     }
 
-    /// Nobody said how an attempt went. Said once.
-    pub(crate) fn unsaid(outcome: Outcome) {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
+    /// Nobody said how an attempt went. Said once for each layer.
+    pub(crate) fn unsaid(once: &Once, outcome: Outcome) {
+        once.call_once(|| {
             tracing::warn!(
                 ?outcome,
                 "a handler did not say how a login attempt went, so its response decided: take \
@@ -56,6 +56,15 @@ mod emit {
                  `unknown_user()`, `mfa_pending()` or `not_an_attempt()`"
             );
         });
+    }
+
+    /// Somebody said it when the attempt was over.
+    pub(crate) fn said_late(outcome: Outcome) {
+        tracing::warn!(
+            ?outcome,
+            "it was said how a login attempt went when it had been settled already, because its \
+             request was given up; say it before the response, or in the handler's own task"
+        );
     }
 
     /// Somebody contradicted what was said before.
@@ -70,12 +79,15 @@ mod emit {
 
 #[cfg(not(feature = "tracing"))]
 mod emit {
+    use std::sync::Once;
+
     use crate::{Outcome, refusal::Denial, store::StoreError};
 
     pub(crate) const fn denied(_: &Denial, _: bool) {}
     pub(crate) const fn not_settled(_: &StoreError) {}
-    pub(crate) const fn unsaid(_: Outcome) {}
+    pub(crate) const fn unsaid(_: &Once, _: Outcome) {}
+    pub(crate) const fn said_late(_: Outcome) {}
     pub(crate) const fn said_twice(_: Outcome, _: Outcome) {}
 }
 
-pub(crate) use emit::{denied, not_settled, said_twice, unsaid};
+pub(crate) use emit::{denied, not_settled, said_late, said_twice, unsaid};

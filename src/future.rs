@@ -8,15 +8,16 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::{
-    Answer, Attempt, Caller, LoginAttempt, Outcome, ReserveError, Reserving,
+    Answer, Attempt, Caller, Classify, LoginAttempt, Outcome, Report, ReserveError, Reserving,
     body::{Extent, ResponseBody},
+    classify::FailureUnlessSaid,
     events,
-    extract::Extracted,
+    extract::{Extracted, UserError},
     layer::{Config, UserSource},
     rate_limit_fields::RateLimitFields,
     reading::Reading,
@@ -52,7 +53,7 @@ pin_project! {
         /// Its attempt is being reserved.
         Reserving { reserving: Reserving, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
         /// Its handler is at work.
-        Running { #[pin] response: S::Future, unsettled: Option<Unsettled>, config: Arc<Config>, fields: Option<RateLimitFields> },
+        Running { #[pin] response: S::Future, handled: Option<Handled> },
         /// Its outcome is being written.
         Settling { settling: Settling, response: Option<Result<S::Response, S::Error>> },
         /// It did not reach its handler.
@@ -60,6 +61,16 @@ pin_project! {
         /// It is none of the layer's business.
         Uncounted { #[pin] response: S::Future },
     }
+}
+
+/// What is kept while the handler is at work.
+struct Handled {
+    unsettled: Unsettled,
+    config: Arc<Config>,
+    method: Method,
+    report: Option<Report>,
+    /// Why it would have been denied, did the layer do more than watch.
+    shadowed: Option<Denial>,
 }
 
 /// The inner service, ready to be called, and what guards it.
@@ -103,6 +114,13 @@ impl<S> Guarded<S> {
     /// What the user source says, now that the body is read as far as it may be.
     fn identify(&self, parts: &Parts, extent: &Extent) -> Result<Answer<Extracted>, Denial> {
         match (&self.config.user, extent) {
+            (UserSource::Body(_), Extent::Broken) => Err(Denial::BodyBroken),
+            (UserSource::Body(_), _) if is_encoded(parts) => {
+                Err(Denial::AmbiguousUser(UserError::new(
+                    "the body is compressed: send it as it is, or have the server decompress it \
+                     before it looks for the user",
+                )))
+            }
             (UserSource::Head(user), _) => Ok(user.extract_user(parts)),
             (UserSource::Body(user), Extent::Whole(body)) => {
                 Ok(Answer::now(user.extract_user(parts, body)))
@@ -119,29 +137,36 @@ impl<S> Guarded<S> {
     fn run<M, B>(
         mut self,
         mut request: Request<M::Body>,
-        attempt: Option<Attempt>,
+        attempt: Result<Attempt, Denial>,
     ) -> State<S, M, B>
     where
         M: Reading<B>,
         S: Service<Request<M::Body>>,
     {
-        let fields = match &attempt {
-            Some(attempt) if self.config.rate_limit_fields => {
-                RateLimitFields::of_report(attempt.report())
-            }
-            _ => None,
+        let (attempt, shadowed) = match attempt {
+            Ok(attempt) => (Some(attempt), None),
+            Err(denial) => (None, Some(denial)),
         };
+        let report = (self.config.rate_limit_fields)
+            .then(|| attempt.as_ref().map(|attempt| attempt.report().clone()))
+            .flatten();
         let limiter = self.config.limiter.clone();
         let under_way = limiter.begin();
-        let attempt = LoginAttempt::new(limiter, self.config.shadow, attempt);
+        let outer = request.extensions_mut().remove::<LoginAttempt>();
+        let attempt = LoginAttempt::new(limiter, self.config.shadow, attempt, outer);
         request.extensions_mut().insert(attempt.clone());
+        let method = request.method().clone();
         // Ahead of the call: should it panic, the attempt is settled all the same.
         let unsettled = Unsettled::new(attempt, under_way);
         State::Running {
             response: self.service.call(request),
-            unsettled: Some(unsettled),
-            config: self.config,
-            fields,
+            handled: Some(Handled {
+                unsettled,
+                config: self.config,
+                method,
+                report,
+                shadowed,
+            }),
         }
     }
 
@@ -152,7 +177,7 @@ impl<S> Guarded<S> {
     {
         events::denied(&denial, self.config.shadow);
         if self.config.shadow {
-            return self.run(request, None);
+            return self.run(request, Err(denial));
         }
         let (parts, _) = request.into_parts();
         let mut response = self.config.respond.respond(&denial, &parts);
@@ -190,7 +215,7 @@ where
                     let (Some(guarded), Some(parts), Some(address)) =
                         (guarded.take(), parts.take(), address.take())
                     else {
-                        return Poll::Pending;
+                        done()
                     };
                     let user = guarded.identify(&parts, &extent);
                     let request = Request::from_parts(parts, body);
@@ -212,7 +237,7 @@ where
                 } => {
                     let user = ready!(Pin::new(user).poll(cx));
                     let (Some(guarded), Some(request)) = (guarded.take(), request.take()) else {
-                        return Poll::Pending;
+                        done()
                     };
                     match user {
                         Ok(user) => {
@@ -235,29 +260,21 @@ where
                     let reserved: Result<Attempt, ReserveError> =
                         ready!(Pin::new(reserving).poll(cx));
                     let (Some(guarded), Some(request)) = (guarded.take(), request.take()) else {
-                        return Poll::Pending;
+                        done()
                     };
                     match reserved {
-                        Ok(attempt) => guarded.run(request, Some(attempt)),
+                        Ok(attempt) => guarded.run(request, Ok(attempt)),
                         Err(error) => guarded.deny(error.into(), request),
                     }
                 }
-                StateProjection::Running {
-                    response,
-                    unsettled,
-                    config,
-                    fields,
-                } => {
-                    let mut response = ready!(response.poll(cx));
-                    let Some(unsettled) = unsettled.take() else {
-                        return Poll::Pending;
+                StateProjection::Running { response, handled } => {
+                    let response = ready!(response.poll(cx));
+                    let Some(handled) = handled.take() else {
+                        done()
                     };
-                    if let (Ok(response), Some(fields)) = (&mut response, fields.take()) {
-                        fields.write(response.headers_mut());
-                    }
-                    let (outcome, response) = outcome(&unsettled, response, config);
+                    let (outcome, response) = handled.outcome(response);
                     State::Settling {
-                        settling: unsettled.settle(outcome),
+                        settling: handled.unsettled.settle(outcome),
                         response: Some(response),
                     }
                 }
@@ -267,13 +284,13 @@ where
                         Some(response) => {
                             Poll::Ready(response.map(|response| response.map(ResponseBody::inner)))
                         }
-                        None => Poll::Pending,
+                        None => done(),
                     };
                 }
                 StateProjection::Denied { response } => {
                     return match response.take() {
                         Some(response) => Poll::Ready(Ok(response.map(ResponseBody::refusal))),
-                        None => Poll::Pending,
+                        None => done(),
                     };
                 }
                 StateProjection::Uncounted { response } => {
@@ -286,32 +303,54 @@ where
     }
 }
 
-/// How the attempt went: as the handler said, in the request's extensions or in the response's, or as
-/// the response looks.
-fn outcome<R, E>(
-    unsettled: &Unsettled,
-    response: Result<Response<R>, E>,
-    config: &Config,
-) -> (Outcome, Result<Response<R>, E>) {
-    if let Some(said) = unsettled.said() {
-        return (said, response);
-    }
-    match response {
-        // The service failed, not the client.
-        Err(error) => (Outcome::NotAnAttempt, Err(error)),
-        Ok(response) => {
-            let (parts, body) = response.into_parts();
-            let outcome = match parts.extensions.get::<Outcome>() {
-                Some(said) => *said,
+impl Handled {
+    /// How the attempt went: as the handler said, in the request's extensions or in the response's,
+    /// or as the response looks.
+    fn outcome<R, E>(&self, response: Result<Response<R>, E>) -> (Outcome, Result<Response<R>, E>) {
+        let attempt = self.unsettled.attempt();
+        let response = match response {
+            Ok(response) => response,
+            // The service failed, not the client.
+            Err(error) => return (attempt.said().unwrap_or(Outcome::NotAnAttempt), Err(error)),
+        };
+        let (mut parts, body) = response.into_parts();
+        if let Some(outcome) = parts.extensions.get::<Outcome>() {
+            attempt.say(*outcome);
+        }
+        let outcome = attempt
+            .said()
+            .unwrap_or_else(|| match &self.config.classify {
+                Some(classify) => classify.classify(&self.method, &parts),
                 None => {
-                    let outcome = config.classify.classify(&parts);
-                    events::unsaid(outcome);
+                    let outcome = FailureUnlessSaid.classify(&self.method, &parts);
+                    if outcome == Outcome::Failure && !attempt.is_withdrawn() {
+                        events::unsaid(&self.config.unsaid, outcome);
+                    }
                     outcome
                 }
-            };
-            (outcome, Ok(Response::from_parts(parts, body)))
+            });
+        if let Some(fields) = self.report.as_ref().and_then(|report| {
+            let failed = matches!(outcome, Outcome::Failure | Outcome::UnknownUser);
+            RateLimitFields::of_report(report, failed)
+        }) {
+            fields.write(&mut parts.headers);
         }
+        if let Some(denial) = &self.shadowed {
+            parts.extensions.insert(denial.clone());
+        }
+        (outcome, Ok(Response::from_parts(parts, body)))
     }
+}
+
+/// Whether a layer further in might read another body than we can.
+fn is_encoded(parts: &Parts) -> bool {
+    let encoding = parts.headers.get(http::header::CONTENT_ENCODING);
+    encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// As with any future, it is nobody's business to poll one that is done.
+fn done() -> ! {
+    panic!("a response was polled after it had been given")
 }
 
 impl<S, M, B> fmt::Debug for ResponseFuture<S, M, B>

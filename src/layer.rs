@@ -1,13 +1,17 @@
 //! The layer, and its settings.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Once},
+};
 
 use http::{Method, request::Parts};
+use percent_encoding::percent_decode_str;
 use tower_layer::Layer;
 
 use crate::{
     Classify, LoginLimiter, LoginRateLimit,
-    classify::FailureUnlessSaid,
     extract::{ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress},
     reading::{HeadOnly, WithBody},
     refusal::{ByContentType, Respond},
@@ -48,15 +52,22 @@ use crate::{
 ///
 /// Unless told otherwise it counts every request, by the connection's [other end](PeerAddress) and
 /// without a user until the handler [identifies](crate::LoginAttempt::identify) one; it takes
-/// [everything but a server error](FailureUnlessSaid) for a failure if the handler says nothing; and
+/// [everything but a server error](crate::classify::FailureUnlessSaid) for a failure if the handler says nothing; and
 /// it refuses with [`application/problem+json`](crate::refusal::ProblemJson), or with a gRPC status
 /// where gRPC is spoken.
+///
+/// # What it counts
+///
+/// Every request that gets to it. In axum put it on the route, or on a router with
+/// [`route_layer`](https://docs.rs/axum/0.8/axum/struct.Router.html#method.route_layer): around a whole
+/// router, requests for pages that do not exist would count as failures. Put layers that answer in the
+/// handler's place (CORS, say) outside of it.
 ///
 /// Several layers may share one limiter, and should: the password, the second factor, the reset of a
 /// password and the API are doors to the same room.
 ///
 /// `M` says whether the layer reads bodies: [`with_body_user`](Self::with_body_user) makes it do so,
-/// and the inner service then gets a [`ReplayedBody`](crate::body::ReplayedBody).
+/// and the inner service then gets a [`ReplayedBody`](crate::ReplayedBody).
 pub struct LoginRateLimitLayer<M = HeadOnly> {
     config: Arc<Config>,
     mode: PhantomData<fn() -> M>,
@@ -69,7 +80,9 @@ pub(crate) struct Config {
     pub(crate) user: UserSource,
     pub(crate) most_of_body: usize,
     pub(crate) pass_too_large: bool,
-    pub(crate) classify: Arc<dyn Classify>,
+    /// `None`: [`FailureUnlessSaid`], and it is worth a word that nobody said anything.
+    pub(crate) classify: Option<Arc<dyn Classify>>,
+    pub(crate) unsaid: Arc<Once>,
     pub(crate) respond: Arc<dyn Respond>,
     counts: Option<Filter>,
     pub(crate) shadow: bool,
@@ -100,7 +113,8 @@ impl LoginRateLimitLayer {
                 user: UserSource::Head(Arc::new(NoUser)),
                 most_of_body: 64 * 1024,
                 pass_too_large: false,
-                classify: Arc::new(FailureUnlessSaid),
+                classify: None,
+                unsaid: Arc::new(Once::new()),
                 respond: Arc::new(ByContentType),
                 counts: None,
                 shadow: false,
@@ -143,33 +157,46 @@ impl<M> LoginRateLimitLayer<M> {
         }
     }
 
-    /// Counts only requests for which this is true; all others pass untouched.
+    /// Counts only requests for which this is true, or another filter is; all others pass untouched.
     #[must_use]
     pub fn with_filter(self, counts: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|config| config.counts = Some(Arc::new(counts)))
+        self.with(|config| {
+            config.counts = Some(match config.counts.take() {
+                None => Arc::new(counts),
+                Some(before) => Arc::new(move |request| before(request) || counts(request)),
+            });
+        })
     }
 
-    /// Counts only requests with this method to one of these paths; all others pass untouched.
+    /// Counts only requests with this method to one of these paths; all others pass untouched. Said
+    /// again, for another method say, it adds to that.
     ///
-    /// A path that ends in a slash is the same as one that does not.
+    /// Encoded characters, doubled slashes and one at the end make no difference, since what is inside
+    /// may not see one either. In axum the path counts as it was sent, also inside of `nest`. Where
+    /// the layer can be put on the route itself, do that: then nothing has to be compared.
     #[must_use]
     pub fn with_routes<P: Into<String>>(
         self,
         method: Method,
         paths: impl IntoIterator<Item = P>,
     ) -> Self {
-        let trimmed = |path: String| path.trim_end_matches('/').to_owned();
-        let paths: Vec<_> = paths.into_iter().map(|path| trimmed(path.into())).collect();
+        let paths: Vec<_> = paths.into_iter().map(|path| plain(&path.into())).collect();
         self.with_filter(move |request| {
-            let path = request.uri.path().trim_end_matches('/');
-            request.method == method && paths.iter().any(|known| known == path)
+            let is_known = |path: &str| paths.contains(&plain(path));
+            #[cfg(feature = "axum")]
+            let sent = request.extensions.get::<axum::extract::OriginalUri>();
+            #[cfg(feature = "axum")]
+            let is_known =
+                |path: &str| is_known(path) || sent.is_some_and(|s| is_known(s.0.path()));
+            request.method == method && is_known(request.uri.path())
         })
     }
 
-    /// How an attempt went, if the handler does not say. [`FailureUnlessSaid`] unless set.
+    /// How an attempt went, if the handler does not say.
+    /// [`FailureUnlessSaid`](crate::classify::FailureUnlessSaid) unless set.
     #[must_use]
     pub fn with_classifier(self, classify: impl Classify) -> Self {
-        self.with(|config| config.classify = Arc::new(classify))
+        self.with(|config| config.classify = Some(Arc::new(classify)))
     }
 
     /// How denials are rendered. [`ByContentType`] unless set.
@@ -179,6 +206,9 @@ impl<M> LoginRateLimitLayer<M> {
     }
 
     /// Decides and reports, but refuses nobody: to see what a policy would do before it does it.
+    ///
+    /// What would have been refused is logged (feature `tracing`), and its response has the
+    /// [`Denial`](crate::refusal::Denial) in its extensions.
     #[must_use]
     pub fn with_shadow(self, shadow: bool) -> Self {
         self.with(|config| config.shadow = shadow)
@@ -195,6 +225,13 @@ impl<M> LoginRateLimitLayer<M> {
     pub fn limiter(&self) -> &LoginLimiter {
         &self.config.limiter
     }
+}
+
+/// A path without what does not matter: decoded, and without empty parts.
+fn plain(path: &str) -> String {
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let parts: Vec<_> = decoded.split('/').filter(|part| !part.is_empty()).collect();
+    parts.join("/")
 }
 
 impl LoginRateLimitLayer<WithBody> {

@@ -66,7 +66,6 @@
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
-pub mod body;
 pub mod classify;
 pub mod clock;
 pub mod extract;
@@ -78,6 +77,7 @@ mod answer;
 mod attempt;
 #[cfg(feature = "axum")]
 mod axum;
+mod body;
 mod caller;
 mod events;
 mod future;
@@ -98,6 +98,9 @@ pub use address::{Address, ParseAddressError};
 pub use algorithm::Limit;
 pub use answer::Answer;
 pub use attempt::{Attempt, Outcome, Report};
+#[cfg(feature = "axum")]
+pub use axum::MissingLayer;
+pub use body::{ReplayedBody, ResponseBody};
 pub use caller::Caller;
 pub use classify::Classify;
 pub use future::ResponseFuture;

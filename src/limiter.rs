@@ -375,8 +375,7 @@ impl Future for Reserving {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let standings = ready!(Pin::new(&mut self.standings).poll(cx))?;
         let Some(mut attempt) = self.attempt.take() else {
-            // Polled again after it was done: as with any future, never.
-            return Poll::Pending;
+            panic!("an attempt was polled after it had been reserved");
         };
         attempt.report.standings = standings;
         Poll::Ready(match attempt.report.refusal() {

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use unicode_normalization::UnicodeNormalization;
 
+const LONGEST: usize = 1024;
+
 /// Trims, applies Unicode NFKC and folds case, so that `User`, ` user ` and `ＵＳＥＲ` are one user.
 ///
 /// Characters that nobody sees, like a zero-width space, are left out.
@@ -14,7 +16,7 @@ use unicode_normalization::UnicodeNormalization;
 /// [`LoginLimiter::with_normaliser`](crate::LoginLimiter::with_normaliser), or
 /// [names](crate::LoginLimiter::identify) the account it found.
 ///
-/// A name of more than 1024 bytes is nobody's, and stays as it is.
+/// A name of more than 1024 bytes is nobody's, and is not normalised.
 ///
 /// ```
 /// use tower_login_rate_limit::normalise;
@@ -23,9 +25,14 @@ use unicode_normalization::UnicodeNormalization;
 /// ```
 pub fn normalise(user: &str) -> Cow<'_, str> {
     let user = user.trim();
-    // Normalising can make text many times longer, and takes its time.
-    if user.len() > 1024 {
-        return Cow::Borrowed(user);
+    // Normalising can make text many times longer, and takes its time. Nobody's name is as long as
+    // this, unless it is made so with characters that nobody sees.
+    if user.len() > LONGEST {
+        let visible: String = user.chars().filter(|c| !is_ignorable(*c)).collect();
+        return match visible.len() > LONGEST {
+            true => Cow::Owned(visible),
+            false => Cow::Owned(normalise(&visible).into_owned()),
+        };
     }
     if user.is_ascii() {
         return if user.bytes().any(|b| b.is_ascii_uppercase()) {

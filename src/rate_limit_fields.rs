@@ -14,11 +14,13 @@ pub(crate) struct RateLimitFields {
 }
 
 impl RateLimitFields {
-    /// After an attempt that was admitted.
-    pub(crate) fn of_report(report: &Report) -> Option<Self> {
-        let (rule, standing) = report
+    /// After an attempt that was admitted. If it did not fail it takes no place any more; what else it
+    /// may have taken back with it is not known here.
+    pub(crate) fn of_report(report: &Report, failed: bool) -> Option<Self> {
+        let (rule, mut standing) = report
             .iter()
             .find(|(rule, _)| rule.name() == Rule::ADDRESS)?;
+        standing.usage -= u32::from(!failed && standing.usage > 0);
         Some(Self::new(rule, standing))
     }
 
@@ -49,8 +51,8 @@ impl RateLimitFields {
 
     pub(crate) fn write(self, headers: &mut HeaderMap) {
         if let (Some(policy), Some(state)) = (self.policy, self.state) {
-            headers.insert("ratelimit-policy", policy);
-            headers.insert("ratelimit", state);
+            headers.append("ratelimit-policy", policy);
+            headers.append("ratelimit", state);
         }
     }
 }

@@ -28,9 +28,8 @@ impl Unsettled {
         }
     }
 
-    /// What the handler said.
-    pub(crate) fn said(&self) -> Option<Outcome> {
-        self.attempt.said()
+    pub(crate) const fn attempt(&self) -> &LoginAttempt {
+        &self.attempt
     }
 
     /// Settles it.

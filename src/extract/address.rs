@@ -4,6 +4,7 @@ use std::{
     error::Error,
     fmt,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use http::request::Parts;
@@ -40,6 +41,12 @@ where
         self(request).ok_or_else(|| {
             AddressError::misconfigured("the app's own address extractor found no address")
         })
+    }
+}
+
+impl ExtractAddress for Arc<dyn ExtractAddress> {
+    fn extract_address(&self, request: &Parts) -> Result<IpAddr, AddressError> {
+        (**self).extract_address(request)
     }
 }
 
@@ -118,6 +125,12 @@ impl ExtractAddress for PeerAddress {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::ConnectInfo(peer)) =
             extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+        {
+            return Ok(peer.ip());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::connect_info::MockConnectInfo(peer)) =
+            extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>()
         {
             return Ok(peer.ip());
         }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
-use http::request::Parts;
+use http::{Method, request::Parts};
 use serde_core::de::{
     DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
@@ -32,7 +32,8 @@ where
     }
 }
 
-/// The user in a field of a form (`application/x-www-form-urlencoded`).
+/// The user in a field of a form (`application/x-www-form-urlencoded`): in the body, and in the URL's
+/// query for `GET` and `HEAD`, as axum's `Form` has it.
 ///
 /// ```
 /// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
@@ -52,8 +53,18 @@ impl FormField {
 }
 
 impl ExtractBodyUser for FormField {
-    fn extract_user(&self, _: &Parts, body: &[u8]) -> Extracted {
-        only_field(body, &self.0)
+    fn extract_user(&self, request: &Parts, body: &[u8]) -> Extracted {
+        let in_body = only_field(body, &self.0)?;
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            return Ok(in_body);
+        }
+        let query = request.uri.query().unwrap_or_default();
+        match (in_body, only_field(query.as_bytes(), &self.0)?) {
+            (Some(_), Some(_)) => Err(UserError::new(
+                "the field that names the user is in the body and in the URL",
+            )),
+            (in_body, in_query) => Ok(in_body.or(in_query)),
+        }
     }
 }
 
@@ -83,36 +94,39 @@ impl JsonField {
     /// The field at this JSON pointer (RFC 6901): `/credentials/username`.
     pub fn at(pointer: &str) -> Self {
         let unescape = |step: &str| step.replace("~1", "/").replace("~0", "~");
+        let steps = pointer.strip_prefix('/').unwrap_or(pointer).split('/');
         Self {
-            path: pointer.split('/').skip(1).map(unescape).collect(),
+            path: steps.map(unescape).collect(),
         }
     }
 }
 
 impl ExtractBodyUser for JsonField {
     fn extract_user(&self, _: &Parts, body: &[u8]) -> Extracted {
-        let twice = Cell::new(false);
+        if body.is_empty() {
+            return Ok(None);
+        }
+        let unclear = Cell::new(None);
         let seek = Seek {
             path: &self.path,
-            twice: &twice,
+            unclear: &unclear,
         };
-        // What is not JSON names nobody, and no handler that reads JSON will find a user in it.
         let found = seek.deserialize(&mut serde_json::Deserializer::from_slice(body));
-        match twice.get() {
-            true => Err(UserError::new(
-                "the field that names the user is there twice",
-            )),
-            false => Ok(found.unwrap_or(None)),
+        match (unclear.get(), found) {
+            (Some(reason), _) => Err(UserError::new(reason)),
+            (None, Ok(found)) => Ok(found),
+            (None, Err(_)) => Err(UserError::new("the body is not JSON")),
         }
     }
 }
 
-/// Looks for a path, and whether it is there twice: which of two is meant depends on the parser, and
-/// the handler's may differ from ours. That is why the body is not simply read into a map.
+/// Looks for a path, and for what another parser might read differently: a field that is there twice,
+/// a list in place of an object (which serde reads into a struct by position), a number that not
+/// everybody can hold. That is why the body is not simply read into a map.
 #[derive(Clone, Copy)]
 struct Seek<'a> {
     path: &'a [String],
-    twice: &'a Cell<bool>,
+    unclear: &'a Cell<Option<&'static str>>,
 }
 
 impl<'de> DeserializeSeed<'de> for Seek<'_> {
@@ -131,12 +145,16 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        if self.path.is_empty() {
+            self.unclear.set(Some(NO_TEXT));
+        }
         let (mut found, mut seen) = (None, false);
         while let Some(key) = map.next_key::<String>()? {
             match self.path.split_first() {
                 Some((step, path)) if *step == key => {
                     if seen {
-                        self.twice.set(true);
+                        let twice = "the field that names the user is there twice";
+                        self.unclear.set(Some(twice));
                     }
                     seen = true;
                     found = map.next_value_seed(Seek { path, ..self })?;
@@ -154,6 +172,9 @@ impl<'de> Visitor<'de> for Seek<'_> {
             Some((step, path)) => (step.parse().ok(), path),
             None => (None, self.path),
         };
+        if step.is_none() {
+            self.unclear.set(Some(NO_TEXT));
+        }
         let mut found = None;
         for i in 0_usize.. {
             let more = match step == Some(i) {
@@ -185,8 +206,11 @@ impl<'de> Visitor<'de> for Seek<'_> {
         Ok(self.end(value.to_string()))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        Ok(self.end(value.to_string()))
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self::Value, E> {
+        if self.path.is_empty() {
+            self.unclear.set(Some(NO_TEXT));
+        }
+        Ok(None)
     }
 
     fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
@@ -197,6 +221,8 @@ impl<'de> Visitor<'de> for Seek<'_> {
         Ok(None)
     }
 }
+
+const NO_TEXT: &str = "what should name the user is neither text nor a whole number";
 
 impl Seek<'_> {
     /// A value, if the path ends here.

@@ -36,18 +36,37 @@ where
 /// It can't be told which user a request means, because it names several, say. The request is
 /// refused: the handler might choose another one than was counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserError(&'static str);
+pub struct UserError {
+    message: &'static str,
+    unavailable: bool,
+}
 
 impl UserError {
-    /// What is wrong with the request.
+    /// The request is to blame: this is wrong with it.
     pub const fn new(message: &'static str) -> Self {
-        Self(message)
+        Self {
+            message,
+            unavailable: false,
+        }
+    }
+
+    /// Whoever should know can't be asked right now.
+    pub const fn unavailable(message: &'static str) -> Self {
+        Self {
+            message,
+            unavailable: true,
+        }
+    }
+
+    /// Whether it may be different a moment later.
+    pub const fn is_unavailable(&self) -> bool {
+        self.unavailable
     }
 }
 
 impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(self.message)
     }
 }
 
@@ -97,16 +116,23 @@ pub struct BasicAuth;
 
 impl ExtractUser for BasicAuth {
     fn extract_user(&self, request: &Parts) -> Answer<Extracted> {
+        // What begins like it and can't be read is nobody to us, and might be somebody to the handler.
         let user = |value: &str| {
-            let (scheme, credentials) = value.split_once(' ')?;
+            let Some((scheme, rest)) = value.trim().split_at_checked("basic".len()) else {
+                return Ok(None);
+            };
             if !scheme.eq_ignore_ascii_case("basic") {
-                return None;
+                return Ok(None);
             }
-            let decoded = BASE64_STANDARD.decode(credentials.trim()).ok()?;
-            let user = decoded.split(|byte| *byte == b':').next()?;
-            Some(String::from_utf8_lossy(user).into_owned())
+            let decoded = BASE64_STANDARD.decode(rest.trim()).ok();
+            decoded
+                .and_then(|decoded| String::from_utf8(decoded).ok())
+                .and_then(|decoded| Some(decoded.split(':').next()?.to_owned()))
+                .map(Some)
+                .ok_or(UserError::new("the credentials can't be read"))
         };
-        Answer::now(only_header(request, &AUTHORIZATION).map(|value| value.and_then(user)))
+        let value = only_header(request, &AUTHORIZATION);
+        Answer::now(value.and_then(|value| value.map_or(Ok(None), user)))
     }
 }
 
@@ -115,11 +141,12 @@ fn only_header<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a s
     let mut values = request.headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => value
-            .to_str()
+        (Some(value), None) => str::from_utf8(value.as_bytes())
             .map(Some)
-            .map_err(|_| UserError("the header that names the user can't be read")),
-        (Some(_), Some(_)) => Err(UserError("the header that names the user is there twice")),
+            .map_err(|_| UserError::new("the header that names the user can't be read")),
+        (Some(_), Some(_)) => Err(UserError::new(
+            "the header that names the user is there twice",
+        )),
     }
 }
 
@@ -147,23 +174,27 @@ pub(super) fn only_field(encoded: &[u8], name: &str) -> Extracted {
     let mut values = form_urlencoded::parse(encoded).filter(|(field, _)| field == name);
     match (values.next(), values.next()) {
         (value, None) => Ok(value.map(|(_, value)| value.into_owned())),
-        (_, Some(_)) => Err(UserError("the field that names the user is there twice")),
+        (_, Some(_)) => Err(UserError::new(
+            "the field that names the user is there twice",
+        )),
     }
 }
 
 /// A user that has to be asked for, from a session store, say.
 ///
 /// ```
-/// use tower_login_rate_limit::extract::FromAsync;
+/// use tower_login_rate_limit::extract::{FromAsync, UserError};
 ///
 /// let user = FromAsync(|parts: &http::request::Parts| {
 ///     let session = parts.headers.get("session").cloned();
 ///     async move {
-///         let session = session?;
-///         Some(look_up(session).await)
+///         let Some(session) = session else {
+///             return Ok(None);
+///         };
+///         look_up(session).await.map_err(|_| UserError::unavailable("no sessions right now"))
 ///     }
 /// });
-/// # async fn look_up(session: http::HeaderValue) -> String { String::new() }
+/// # async fn look_up(session: http::HeaderValue) -> Result<Option<String>, ()> { Ok(None) }
 /// ```
 #[derive(Clone)]
 pub struct FromAsync<F>(pub F);
@@ -171,11 +202,10 @@ pub struct FromAsync<F>(pub F);
 impl<F, Fut> ExtractUser for FromAsync<F>
 where
     F: Fn(&Parts) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Option<String>> + Send + 'static,
+    Fut: Future<Output = Result<Option<String>, UserError>> + Send + 'static,
 {
     fn extract_user(&self, request: &Parts) -> Answer<Extracted> {
-        let user = (self.0)(request);
-        Answer::later(async move { Ok(user.await) })
+        Answer::later((self.0)(request))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Why a request did not reach its handler.
 
-use http::{StatusCode, request::Parts};
+use std::{error::Error, fmt};
+
+use http::{Method, StatusCode, Version, request::Parts};
 
 use super::Refusal;
 use crate::{
@@ -22,6 +24,8 @@ pub enum Denial {
     NoAddress(AddressError),
     /// It can't be told which user the request means.
     AmbiguousUser(UserError),
+    /// The body broke off, so it can't be told which user the request means.
+    BodyBroken,
     /// The body is larger than what may be read to find the user.
     BodyTooLarge {
         /// How many bytes may be read.
@@ -36,7 +40,10 @@ impl Denial {
             Self::Refused(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NoAddress(error) if !error.is_bad_request() => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::NoAddress(_) | Self::AmbiguousUser(_) => StatusCode::BAD_REQUEST,
+            Self::AmbiguousUser(error) if error.is_unavailable() => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoAddress(_) | Self::AmbiguousUser(_) | Self::BodyBroken => {
+                StatusCode::BAD_REQUEST
+            }
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         }
     }
@@ -47,7 +54,8 @@ impl Denial {
         match self {
             Self::Refused(refusal) => refusal.retry_after(),
             Self::Undecided(_) => Some(1),
-            Self::NoAddress(_) | Self::AmbiguousUser(_) | Self::BodyTooLarge { .. } => None,
+            Self::AmbiguousUser(error) if error.is_unavailable() => Some(1),
+            _ => None,
         }
     }
 
@@ -59,10 +67,19 @@ impl Denial {
             Self::Undecided(_) => "logging in is not possible right now, try again".to_owned(),
             Self::NoAddress(error) => error.to_string(),
             Self::AmbiguousUser(error) => error.to_string(),
+            Self::BodyBroken => "the body broke off".to_owned(),
             Self::BodyTooLarge { most } => format!("the body may have {most} bytes at most"),
         }
     }
 }
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail())
+    }
+}
+
+impl Error for Denial {}
 
 impl From<ReserveError> for Denial {
     fn from(error: ReserveError) -> Self {
@@ -108,17 +125,31 @@ where
     }
 }
 
-/// gRPC to who speaks gRPC, by the request's content type, and [`ProblemJson`](super::ProblemJson) to
+/// gRPC to who speaks gRPC, by the request's content type over HTTP/2, and [`ProblemJson`](super::ProblemJson) to
 /// everybody else. The default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByContentType;
 
 impl Respond for ByContentType {
     fn respond(&self, denial: &Denial, request: &Parts) -> http::Response<bytes::Bytes> {
-        let content_type = request.headers.get(http::header::CONTENT_TYPE);
-        match content_type.is_some_and(|t| t.as_bytes().starts_with(b"application/grpc")) {
+        match is_grpc(request) {
             true => super::GrpcStatus.respond(denial, request),
             false => super::ProblemJson.respond(denial, request),
         }
     }
+}
+
+/// Whether a gRPC client is on the other end: to others an answer with status 200 would look like
+/// success.
+fn is_grpc(request: &Parts) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let content_type = request.headers.get(http::header::CONTENT_TYPE);
+    let Some((kind, rest)) = content_type.and_then(|t| t.as_bytes().split_at_checked(GRPC.len()))
+    else {
+        return false;
+    };
+    kind.eq_ignore_ascii_case(GRPC)
+        && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+        && request.method == Method::POST
+        && request.version == Version::HTTP_2
 }

@@ -18,7 +18,7 @@ use crate::Period;
 ///   "type": "about:blank", "status": 429, "title": "Too Many Requests",
 ///   "detail": "too many failed attempts, try again in 6 days 23 hours",
 ///   "reason": "blocked", "rule": "address", "limit": 25, "remaining": 0,
-///   "retry_after": 604800, "lifts": "in 6 days 23 hours"
+///   "retry_after": 601200, "lifts": "in 6 days 23 hours"
 /// }
 /// ```
 ///

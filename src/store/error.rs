@@ -19,6 +19,8 @@ pub enum StoreErrorKind {
     Server,
     /// The server answered with something that is not an answer.
     Protocol,
+    /// The attempt is over; nothing can be reserved for it any more.
+    Settled,
     /// The store was set up in a way that can't work.
     Config,
     /// There is no room for a new counter, and those that are there still count.

@@ -23,12 +23,13 @@ use crate::support::RedisServer;
 /// Fails the test if it is called before it was ready, or on a clone of the one that was.
 #[derive(Default)]
 struct Probe {
+    asked: bool,
     ready: bool,
 }
 
 impl Clone for Probe {
     fn clone(&self) -> Self {
-        Self { ready: false }
+        Self::default()
     }
 }
 
@@ -39,16 +40,17 @@ impl<B> Service<Request<B>> for Probe {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         // Not at the first time, so that nobody can do without asking twice.
-        if !std::mem::replace(&mut self.ready, true) {
+        if !std::mem::replace(&mut self.asked, true) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        self.ready = true;
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         assert!(self.ready, "called without being ready");
-        self.ready = false;
+        (self.asked, self.ready) = (false, false);
         if let Some(attempt) = request.extensions().get::<LoginAttempt>() {
             attempt.failed();
         }
@@ -172,9 +174,12 @@ async fn errors_are_the_inner_services_and_no_attempt() {
 
 #[tokio::test]
 async fn what_is_not_counted_passes_untouched() {
-    let layer = layer().with_routes(http::Method::POST, ["/login", "/reset/"]);
+    let layer = layer()
+        .with_routes(http::Method::POST, ["/login", "/reset/"])
+        .with_routes(http::Method::PUT, ["/login"]);
     let service = layer.layer(service_fn(async |request: Request<Full<Bytes>>| {
-        let counted = request.extensions().get::<LoginAttempt>().is_some();
+        let attempt = request.extensions().get::<LoginAttempt>().cloned();
+        let counted = attempt.inspect(LoginAttempt::not_an_attempt).is_some();
         let body = request.into_body().collect().await.unwrap().to_bytes();
         Ok::<_, Infallible>(Response::new(Full::from(format!(
             "{counted} {}",
@@ -187,7 +192,10 @@ async fn what_is_not_counted_passes_untouched() {
         ("POST", "/login", "true 9"),
         ("POST", "/login/", "true 9"),
         ("POST", "/reset", "true 9"),
+        ("POST", "//login", "true 9"),
+        ("POST", "/%6Cogin", "true 9"),
         ("POST", "/login/x", "false 9"),
+        ("PUT", "/login", "true 9"),
     ] {
         let mut request = request("user");
         *request.method_mut() = method.parse().unwrap();

@@ -3,7 +3,10 @@
 use std::{
     convert::Infallible,
     pin::pin,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -12,7 +15,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, Service, service_fn};
 use tower_login_rate_limit::{
-    Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Period, Policy, Rule,
+    Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Period, Policy, Reason, Rule,
     extract::PeerAddressExtension, store::MemoryStore,
 };
 
@@ -67,7 +70,8 @@ async fn slow(request: Request<Full<Bytes>>) -> Result<Response<Full<Bytes>>, In
 
 #[tokio::test]
 async fn ten_thousand_requests_dropped_at_any_point_in_memory() {
-    let limiter = LoginLimiter::new(policy(), MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
+    let limiter = LoginLimiter::new(policy(), Arc::clone(&store));
     let mut service = layer(&limiter).layer(service_fn(slow));
     let mut reached = 0;
     for i in 0..10_000 {
@@ -82,7 +86,15 @@ async fn ten_thousand_requests_dropped_at_any_point_in_memory() {
         reached += u32::from(turns > 0);
     }
     limiter.all_settled().await;
-    assert_eq!(usage(&limiter).await, reached);
+    assert_eq!((usage(&limiter).await, reached), (8_888, 8_888));
+    // They have failed, and are not just in flight: that many fill a window, and block.
+    let limit = Limit::attempts(8_888).within(Period::hours(1));
+    let policy = Policy::default().with_address_limit(limit).unwrap();
+    let full = LoginLimiter::new(policy, store)
+        .check(ip("192.0.2.1"))
+        .await
+        .unwrap();
+    assert_eq!(full.refusal().unwrap().reason(), Reason::Blocked);
 }
 
 #[tokio::test]
@@ -121,7 +133,8 @@ async fn a_thousand_requests_dropped_at_any_point_on_redis() {
 
 #[tokio::test]
 async fn a_thousand_panics_are_counted() {
-    let limiter = LoginLimiter::new(policy(), MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
+    let limiter = LoginLimiter::new(policy(), Arc::clone(&store));
     let service = layer(&limiter).layer(service_fn(async |_: Request<Full<Bytes>>| {
         tokio::task::yield_now().await;
         std::panic::resume_unwind(Box::new("as it was told to"));
@@ -135,6 +148,13 @@ async fn a_thousand_panics_are_counted() {
     }
     limiter.all_settled().await;
     assert_eq!(usage(&limiter).await, 1_000);
+    let limit = Limit::attempts(1_000).within(Period::hours(1));
+    let policy = Policy::default().with_address_limit(limit).unwrap();
+    let full = LoginLimiter::new(policy, store)
+        .check(ip("192.0.2.1"))
+        .await
+        .unwrap();
+    assert_eq!(full.refusal().unwrap().reason(), Reason::Blocked);
 }
 
 #[tokio::test]
@@ -150,8 +170,8 @@ async fn what_the_handler_said_counts_also_if_nobody_waits_for_its_answer() {
             (Outcome::NotAnAttempt, 1),
             (Outcome::Success, 0),
         ] {
-            let said = std::sync::Arc::new(tokio::sync::Notify::new());
-            let saying = std::sync::Arc::clone(&said);
+            let said = Arc::new(tokio::sync::Notify::new());
+            let saying = Arc::clone(&said);
             let mut service =
                 layer(&limiter).layer(service_fn(move |request: Request<Full<Bytes>>| {
                     let attempt = request.extensions().get::<LoginAttempt>().cloned().unwrap();

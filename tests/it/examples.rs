@@ -13,6 +13,7 @@ use crate::support::{RedisServer, server::client};
 pub struct Example {
     process: Child,
     pub url: String,
+    said: std::sync::mpsc::Receiver<String>,
 }
 
 impl Example {
@@ -43,8 +44,13 @@ impl Example {
             })
             .expect("an address");
         // And may go on talking.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, url }
+        let (say, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = say.send(line);
+            }
+        });
+        Self { process, url, said }
     }
 
     async fn post(&self, path: &str, body: Value) -> (u16, Value) {
@@ -199,10 +205,36 @@ async fn the_custom_extractor_example_believes_the_edge_alone() {
     );
 }
 
-#[tokio::test]
-async fn the_tonic_example_serves_and_is_refused() {
-    // It serves on while its own client guesses; what that sees is tested in `grpc`.
+#[test]
+fn the_tonic_example_shows_a_client_that_is_refused() {
     let example = Example::start("tonic", &[]);
-    let response = client().get(&example.url).send().await;
-    assert!(response.is_err() || response.is_ok_and(|r| !r.status().is_success()));
+    let said: Vec<_> = example.said.iter().take(7).collect();
+    assert!(
+        said[..5]
+            .iter()
+            .all(|line| line.ends_with("wrong user or password")),
+        "{said:?}"
+    );
+    assert!(said[5].contains("come back in Some(86400s)"), "{said:?}");
+    assert!(said[6].contains("Still serving"), "{said:?}");
+}
+
+#[tokio::test]
+async fn pages_that_do_not_exist_and_other_methods_block_nobody() {
+    let example = Example::start("axum", &[]);
+    for path in ["/favicon.ico", "/login", "/login/mfa"] {
+        for _ in 0..30 {
+            let response = client().get(format!("{}{path}", example.url)).send().await;
+            assert!(response.unwrap().status().is_client_error());
+        }
+    }
+    // What serde would read into the handler's struct, and the layer can't tell a user from.
+    for _ in 0..30 {
+        assert_eq!(
+            example.post("/login", json!(["user", "guess"])).await.0,
+            400
+        );
+    }
+    let login = json!({"username": "user", "password": "correct-horse"});
+    assert_eq!(example.post("/login", login).await.0, 200);
 }

@@ -9,6 +9,7 @@ mod examples;
 mod grpc;
 mod known_addresses;
 mod limiter;
+mod log;
 mod memory;
 mod model;
 mod outage;

@@ -110,7 +110,7 @@ async fn a_hundred_streams_of_one_connection_reach_the_handler_exactly_five_time
     let (_redis, limiters) = on_both_stores(Policy::default()).await;
     for limiter in limiters {
         let server = std::sync::Arc::new(LoginServer::start(limiter).await);
-        for round in 0..20 {
+        for round in 0..50 {
             let before = server.handled.count();
             let client = reqwest::Client::builder()
                 .no_proxy()
@@ -163,7 +163,8 @@ async fn clients_that_go_away_midway_are_counted() {
         }
         server.limiter.all_settled().await;
         assert_eq!(server.usage("user").await, (5, 5));
-        assert_eq!(server.status("user", RIGHT).await, 429);
+        let problem: serde_json::Value = server.post("user", RIGHT).await.json().await.unwrap();
+        assert_eq!(problem["reason"], "blocked", "settled, not in flight");
     }
 }
 
@@ -177,6 +178,8 @@ async fn handlers_that_panic_are_counted() {
         }
         server.limiter.all_settled().await;
         assert_eq!(server.usage("user").await, (5, 5));
+        let problem: serde_json::Value = server.post("user", RIGHT).await.json().await.unwrap();
+        assert_eq!(problem["reason"], "blocked", "settled, not in flight");
     }
 }
 
@@ -292,7 +295,7 @@ async fn by_status_is_one_line_to_opt_in() {
 #[tokio::test]
 async fn a_closure_may_decide_from_the_response() {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
-    let nothing = |_: &http::response::Parts| Outcome::NotAnAttempt;
+    let nothing = |_: &http::Method, _: &http::response::Parts| Outcome::NotAnAttempt;
     let server = LoginServer::start_with(limiter, |layer| layer.with_classifier(nothing)).await;
     for _ in 0..10 {
         assert_eq!(server.status("user", SILENT).await, 200);
@@ -438,4 +441,120 @@ async fn every_way_to_put_a_layer_into_axum() {
         .await
         .unwrap();
     assert_eq!(report.rule(Rule::USER_ADDRESS).unwrap().usage, 5);
+}
+
+#[tokio::test]
+async fn a_layer_inside_of_another_passes_on_what_it_hears() {
+    use axum::{Router, routing::post};
+    let handler =
+        async |attempt: tower_login_rate_limit::LoginAttempt, word: String| match word.as_str() {
+            "right" => attempt.succeeded(),
+            _ => attempt.failed(),
+        };
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let layer = LoginRateLimitLayer::new(limiter.clone());
+    let inner = layer
+        .clone()
+        .with_user(|_: &http::request::Parts| Some("user".to_owned()));
+    let app = Router::new()
+        .route("/", post(handler).layer(inner))
+        .layer(layer);
+    let address = ([127, 0, 0, 1], 5000).into();
+    let app = app.layer(axum::extract::connect_info::MockConnectInfo::<
+        std::net::SocketAddr,
+    >(address));
+    for (word, usage) in [("right", 0), ("wrong", 2), ("right", 1)] {
+        let request = http::Request::post("/")
+            .body(axum::body::Body::from(word))
+            .unwrap();
+        let response = tower::ServiceExt::oneshot(app.clone(), request)
+            .await
+            .unwrap();
+        assert_eq!(response.status(), 200);
+        let report = limiter.check(address.ip()).await.unwrap();
+        // A failure counts for both; success takes back all but what only the outer one knows of.
+        assert_eq!(report.rule(Rule::ADDRESS).unwrap().usage, usage, "{word}");
+    }
+}
+
+#[tokio::test]
+async fn looking_at_pages_is_no_attempt_and_no_success() {
+    use axum::{Router, routing::get};
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let layer = LoginRateLimitLayer::new(limiter.clone())
+        .with_user(|_: &http::request::Parts| Some("user".to_owned()))
+        .with_classifier(ByStatus);
+    let login = async || http::StatusCode::UNAUTHORIZED;
+    let app = Router::new().route("/login", get(async || "page").post(login).layer(layer));
+    let address: std::net::SocketAddr = ([127, 0, 0, 1], 5000).into();
+    let app = app.layer(axum::extract::connect_info::MockConnectInfo(address));
+    let send = async |method: &str| {
+        let request = http::Request::builder().method(method).uri("/login");
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let response = tower::ServiceExt::oneshot(app.clone(), request)
+            .await
+            .unwrap();
+        response.status().as_u16()
+    };
+    let mut guesses = 0;
+    for _ in 0..10 {
+        guesses += u32::from(send("POST").await == 401);
+        send("GET").await;
+        send("DELETE").await;
+    }
+    assert_eq!(guesses, 5);
+    let report = limiter.check(address.ip()).await.unwrap();
+    assert_eq!(report.rule(Rule::ADDRESS).unwrap().usage, 5);
+}
+
+#[tokio::test]
+async fn routes_are_found_inside_of_a_nest() {
+    use axum::{Router, routing::post};
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let layer =
+        LoginRateLimitLayer::new(limiter.clone()).with_routes(http::Method::POST, ["/api/login"]);
+    let login = async || http::StatusCode::UNAUTHORIZED;
+    let api = Router::new().route("/login", post(login)).layer(layer);
+    let address: std::net::SocketAddr = ([127, 0, 0, 1], 5000).into();
+    let app = Router::new().nest("/api", api);
+    let app = app.layer(axum::extract::connect_info::MockConnectInfo(address));
+    let request = http::Request::post("/api/login")
+        .body(axum::body::Body::empty())
+        .unwrap();
+    tower::ServiceExt::oneshot(app, request).await.unwrap();
+    let report = limiter.check(address.ip()).await.unwrap();
+    assert_eq!(report.rule(Rule::ADDRESS).unwrap().usage, 1);
+}
+
+#[tokio::test]
+async fn only_a_grpc_client_is_answered_in_grpc() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let server = LoginServer::start(limiter).await;
+    for _ in 0..5 {
+        server.status("user", WRONG).await;
+    }
+    let login = r#"{"username":"user","password":"right"}"#;
+    let h2 = || {
+        reqwest::Client::builder()
+            .no_proxy()
+            .http2_prior_knowledge()
+            .build()
+            .unwrap()
+    };
+    for (client, content_type, status) in [
+        (client(), "application/grpc", 429),
+        (h2(), "application/grpcfoo", 429),
+        (h2(), "application/json", 429),
+        (h2(), "application/grpc+proto", 200),
+    ] {
+        let request = client
+            .post(server.url())
+            .header("content-type", content_type);
+        let response = request.body(login).send().await.unwrap();
+        assert_eq!(response.status(), status, "{content_type}");
+        assert_eq!(
+            response.headers().contains_key("grpc-status"),
+            status == 200
+        );
+    }
 }

@@ -13,8 +13,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use proptest::prelude::*;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_login_rate_limit::{
-    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy, Rule,
-    body::ReplayedBody,
+    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy, ReplayedBody, Rule,
     extract::{
         BasicAuth, ExtractBodyUser, ExtractUser, FormField, FromAsync, Header, JsonField,
         PeerAddressExtension, QueryField,
@@ -71,9 +70,13 @@ async fn users_in_the_head() {
         ("Basic YWxpY2U6c2VjcmV0", "alice"),
         ("basic  YWxpY2U6c2U6Y3JldA==", "alice"),
         ("Basic YWxpY2U=", "alice"),
+        ("Basic\tYWxpY2U6c2VjcmV0", "alice"),
         ("Bearer YWxpY2U6c2VjcmV0", "nobody"),
-        ("Basic %%%", "nobody"),
-        ("Basic", "nobody"),
+        ("x", "nobody"),
+        // Nobody to us, but perhaps somebody to the handler.
+        ("Basic %%%", "refused"),
+        ("Basic bfxsbGVyOng=", "refused"), // Latin-1
+        ("BasicYWxpY2U", "refused"),
     ] {
         assert_eq!(
             in_head(BasicAuth, &with("authorization", value)).await,
@@ -100,7 +103,7 @@ async fn users_in_the_head() {
         let path = parts.uri.path().to_owned();
         async move {
             tokio::task::yield_now().await;
-            Some(path)
+            Ok(Some(path))
         }
     });
     assert_eq!(in_head(later, &query("/alice")).await, "/alice");
@@ -123,11 +126,25 @@ fn users_in_the_body() {
         (&name, r#"{"username":42}"#, "42"),
         (&name, r#"{"username":-1}"#, "-1"),
         (&name, r#"{"username":null}"#, "nobody"),
-        (&name, r#"{"username":{"a":"b"}}"#, "nobody"),
-        (&name, r#"{"username":["alice"]}"#, "nobody"),
+        (&name, r#"{"username":{"a":"b"}}"#, "refused"),
+        (&name, r#"{"username":["alice"]}"#, "refused"),
+        (&name, r#"{"username":1.5}"#, "refused"),
+        (
+            &name,
+            r#"{"username":340282366920938463463374607431768211455}"#,
+            "refused",
+        ),
+        // serde reads a list into a struct, by position.
+        (&name, r#"["alice","secret"]"#, "refused"),
         (&name, r#"{"other":"alice"}"#, "nobody"),
         (&name, r#""alice""#, "nobody"),
-        (&name, "not json", "nobody"),
+        (&name, "not json", "refused"),
+        (&name, r#"{"username":"alice""#, "refused"),
+        (
+            &JsonField::at("username"),
+            r#"{"username":"alice"}"#,
+            "alice",
+        ),
         (&name, "", "nobody"),
         // Parsers differ on which of two counts.
         (&name, r#"{"username":"alice","username":"bob"}"#, "refused"),
@@ -153,7 +170,7 @@ fn users_in_the_body() {
         assert_eq!(in_body(field, body), user, "{body}");
     }
     let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert_eq!(in_body(&name, &nested), "nobody");
+    assert_eq!(in_body(&name, &nested), "refused");
 
     let field = FormField::new("username");
     assert_eq!(in_body(&field, "password=x&username=al%69ce+b"), "alice b");
@@ -161,6 +178,14 @@ fn users_in_the_body() {
     assert_eq!(in_body(&field, "username=a&user%6eame=b"), "refused");
     let closure = |_: &http::request::Parts, body: &[u8]| Some(body.len().to_string());
     assert_eq!(in_body(&closure, "four"), "4");
+
+    // axum's `Form` reads the query of a GET, whatever is in the body.
+    let get = |uri: &str, body: &str| {
+        let (parts, ()) = Request::builder().uri(uri).body(()).unwrap().into_parts();
+        field.extract_user(&parts, body.as_bytes()).map_err(drop)
+    };
+    assert_eq!(get("/?username=attacker", "username=victim"), Err(()));
+    assert_eq!(get("/?username=alice", ""), Ok(Some("alice".to_owned())));
 }
 
 proptest! {
@@ -270,9 +295,10 @@ async fn the_handler_gets_the_same_body_with_its_trailers() {
         "1 user=alice 0"
     );
     assert_eq!(passed(layer(), Frames::new(vec![])).await.1, "0  0");
-    // One that breaks off does so for the handler too, and names nobody.
+    // One that breaks off names nobody, and is nobody's failure.
     let broken = vec![data("user=alice"), Err("broke off")];
-    assert_eq!(passed(layer(), Frames::new(broken)).await.1, "0 broke off");
+    let (status, _) = passed(layer(), Frames::new(broken)).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
@@ -367,4 +393,20 @@ async fn the_handler_can_name_the_user() {
     // The pair is refused from the sixth on, and the address never comes to 25.
     assert_eq!(statuses[..5], [200; 5]);
     assert_eq!(statuses[5..], [429; 25]);
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_rather_than_not_counted() {
+    let layer = layer().with_body_user(JsonField::new("username"));
+    let service = layer.layer(service_fn(async |_: Request<ReplayedBody<Full<Bytes>>>| {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    }));
+    for (encoding, status) in [("gzip", 400), ("br", 400), ("Identity", 200)] {
+        let mut request = request(Full::from(r#"{"username":"alice"}"#));
+        request
+            .headers_mut()
+            .insert("content-encoding", encoding.parse().unwrap());
+        let response = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{encoding}");
+    }
 }

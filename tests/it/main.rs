@@ -17,5 +17,6 @@ mod page;
 mod parallel;
 mod policy;
 mod server;
+mod shutdown;
 mod support;
 mod users;

@@ -1,0 +1,98 @@
+//! The end of a server: nothing that is under way is lost.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::sync::Notify;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_login_rate_limit::{
+    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy, Reason, extract::PeerAddressExtension,
+    store::MemoryStore,
+};
+
+use crate::support::ip;
+
+fn request() -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::default());
+    let peer = PeerAddressExtension("192.0.2.1:5000".parse().unwrap());
+    request.extensions_mut().insert(peer);
+    request
+}
+
+fn layer(limiter: &LoginLimiter) -> LoginRateLimitLayer {
+    LoginRateLimitLayer::new(limiter.clone())
+        .with_user(|_: &http::request::Parts| Some("user".to_owned()))
+}
+
+#[tokio::test]
+async fn waiting_for_the_end_waits_for_every_handler() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    limiter.all_settled().await; // nothing is under way
+
+    let go = Arc::new(Notify::new());
+    let wait = Arc::clone(&go);
+    let mut service = layer(&limiter).layer(service_fn(move |request: Request<Full<Bytes>>| {
+        let (attempt, wait) = (
+            request.extensions().get::<LoginAttempt>().cloned(),
+            Arc::clone(&wait),
+        );
+        async move {
+            wait.notified().await;
+            attempt.unwrap().succeeded();
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        }
+    }));
+    let response = tokio::spawn(service.call(request()));
+    let mut settled = Box::pin(limiter.all_settled());
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+        assert!(now(&mut settled).await.is_none(), "it did not wait");
+    }
+    go.notify_one();
+    settled.await;
+    response.await.unwrap().unwrap();
+    let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
+    assert_eq!(report.remaining(), Some(5));
+}
+
+/// What it says now, if it is done.
+async fn now<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    std::future::poll_fn(|cx| match std::pin::Pin::new(&mut *future).poll(cx) {
+        std::task::Poll::Ready(value) => std::task::Poll::Ready(Some(value)),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_outside_counts_and_one_inside_is_the_servers_fault() {
+    let hang = service_fn(|_: Request<Full<Bytes>>| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let soon = Duration::from_secs(1);
+
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let outside = ServiceBuilder::new()
+        .timeout(soon)
+        .layer(layer(&limiter))
+        .service(hang);
+    for _ in 0..5 {
+        outside.clone().oneshot(request()).await.unwrap_err();
+    }
+    limiter.all_settled().await;
+    let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
+    assert_eq!(report.refusal().unwrap().reason(), Reason::Blocked);
+
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let inside = ServiceBuilder::new()
+        .layer(layer(&limiter))
+        .timeout(soon)
+        .service(hang);
+    for _ in 0..10 {
+        inside.clone().oneshot(request()).await.unwrap_err();
+    }
+    let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
+    assert_eq!(report.remaining(), Some(5));
+}

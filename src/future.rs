@@ -49,7 +49,7 @@ pin_project! {
         /// Its body is being read.
         Reading { #[pin] read: M::Read, guarded: Option<Guarded<S>>, parts: Option<Parts>, address: Option<IpAddr> },
         /// Its user is being asked for.
-        Identifying { user: Answer<Extracted>, address: IpAddr, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
+        Identifying { user: Answer<Extracted>, caller: Option<Caller<'static>>, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
         /// Its attempt is being reserved.
         Reserving { reserving: Reserving, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
         /// Its handler is at work.
@@ -218,11 +218,12 @@ where
                         done()
                     };
                     let user = guarded.identify(&parts, &extent);
+                    let caller = guarded.config.caller(address, &parts);
                     let request = Request::from_parts(parts, body);
                     match user {
                         Ok(user) => State::Identifying {
                             user,
-                            address,
+                            caller: Some(caller),
                             guarded: Some(guarded),
                             request: Some(request),
                         },
@@ -231,17 +232,18 @@ where
                 }
                 StateProjection::Identifying {
                     user,
-                    address,
+                    caller,
                     guarded,
                     request,
                 } => {
                     let user = ready!(Pin::new(user).poll(cx));
-                    let (Some(guarded), Some(request)) = (guarded.take(), request.take()) else {
+                    let (Some(mut caller), Some(guarded), Some(request)) =
+                        (caller.take(), guarded.take(), request.take())
+                    else {
                         done()
                     };
                     match user {
                         Ok(user) => {
-                            let mut caller = Caller::new(*address);
                             caller.user = user.map(Into::into);
                             State::Reserving {
                                 reserving: guarded.config.limiter.reserve(caller),

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     marker::PhantomData,
+    net::IpAddr,
     sync::{Arc, Once},
 };
 
@@ -11,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use tower_layer::Layer;
 
 use crate::{
-    Classify, LoginLimiter, LoginRateLimit,
+    Caller, Classify, LoginLimiter, LoginRateLimit,
     extract::{ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress},
     reading::{HeadOnly, WithBody},
     refusal::{ByContentType, Respond},
@@ -78,6 +79,7 @@ pub(crate) struct Config {
     pub(crate) limiter: LoginLimiter,
     pub(crate) address: Arc<dyn ExtractAddress>,
     pub(crate) user: UserSource,
+    values: Vec<(Arc<str>, Value)>,
     pub(crate) most_of_body: usize,
     pub(crate) pass_too_large: bool,
     /// `None`: [`FailureUnlessSaid`], and it is worth a word that nobody said anything.
@@ -90,6 +92,7 @@ pub(crate) struct Config {
 }
 
 type Filter = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type Value = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) enum UserSource {
@@ -98,6 +101,17 @@ pub(crate) enum UserSource {
 }
 
 impl Config {
+    /// Somebody at this address, with the values of the app's own.
+    pub(crate) fn caller(&self, address: IpAddr, request: &Parts) -> Caller<'static> {
+        let mut caller = Caller::new(address);
+        for (name, value) in &self.values {
+            if let Some(value) = value(request) {
+                caller = caller.value(name.to_string(), value);
+            }
+        }
+        caller
+    }
+
     pub(crate) fn counts(&self, request: &Parts) -> bool {
         self.counts.as_ref().is_none_or(|counts| counts(request))
     }
@@ -111,6 +125,7 @@ impl LoginRateLimitLayer {
                 limiter,
                 address: Arc::new(PeerAddress),
                 user: UserSource::Head(Arc::new(NoUser)),
+                values: Vec::new(),
                 most_of_body: 64 * 1024,
                 pass_too_large: false,
                 classify: None,
@@ -155,6 +170,34 @@ impl<M> LoginRateLimitLayer<M> {
             config: layer.config,
             mode: PhantomData,
         }
+    }
+
+    /// Where a value of the app's own is found, for rules that count by it: a tenant, a device, the
+    /// path, the user agent. Requests without it are counted together.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tower_login_rate_limit::{
+    ///     Limit, LoginLimiter, LoginRateLimitLayer, Part, Period, Policy, Rule, store::MemoryStore,
+    /// };
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limit = Limit::attempts(100).within(Period::hours(1));
+    /// let per_agent = Rule::new("agent", [Part::Address, Part::value("agent")], limit)?;
+    /// let limiter = LoginLimiter::new(Policy::default().with_rule(per_agent), MemoryStore::new());
+    /// let layer = LoginRateLimitLayer::new(limiter).with_value("agent", |request: &Parts| {
+    ///     let agent = request.headers.get("user-agent")?;
+    ///     Some(String::from_utf8_lossy(agent.as_bytes()).into_owned())
+    /// });
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_value(
+        self,
+        name: impl Into<Arc<str>>,
+        value: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.values.push((name.into(), Arc::new(value))))
     }
 
     /// Counts only requests for which this is true, or another filter is; all others pass untouched.

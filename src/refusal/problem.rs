@@ -17,7 +17,7 @@ use crate::Period;
 /// {
 ///   "type": "about:blank", "status": 429, "title": "Too Many Requests",
 ///   "detail": "too many failed attempts, try again in 6 days 23 hours",
-///   "reason": "blocked", "rule": "address", "limit": 25, "remaining": 0,
+///   "reason": "blocked", "rule": "address", "usage": 25, "limit": 25, "remaining": 0,
 ///   "retry_after": 601200, "lifts": "in 6 days 23 hours"
 /// }
 /// ```
@@ -47,6 +47,7 @@ impl Respond for ProblemJson {
             };
             set("reason", reason.into());
             set("rule", refusal.rule().into());
+            set("usage", refusal.usage().into());
             set("limit", refusal.limit().into());
             set("remaining", refusal.remaining().into());
             set("lifts", refusal.lifts_in_words().into());

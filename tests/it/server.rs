@@ -77,6 +77,7 @@ async fn a_refused_client_is_told_when_the_block_lifts() {
         assert_eq!(problem["status"], 429);
         assert_eq!(problem["reason"], "blocked");
         assert_eq!(problem["rule"], "user-address");
+        assert_eq!(problem["usage"], 5);
         assert_eq!(
             (&problem["limit"], &problem["remaining"]),
             (&5.into(), &0.into())
@@ -557,4 +558,46 @@ async fn only_a_grpc_client_is_answered_in_grpc() {
             status == 200
         );
     }
+}
+
+#[tokio::test]
+async fn the_key_is_any_mix_of_what_identifies_a_caller() {
+    use tower_login_rate_limit::{Limit, Part, Period};
+    let limit = Limit::attempts(2).within(Period::hours(1));
+    let parts = [Part::User, Part::value("path"), Part::value("agent")];
+    let rule = Rule::new("mix", parts, limit).unwrap();
+    let policy = Policy::default().with_rule(rule);
+    let limiter = LoginLimiter::new(policy, MemoryStore::new());
+    let server = LoginServer::start_with(limiter, |layer| {
+        layer
+            .with_value("path", |request: &http::request::Parts| {
+                Some(request.uri.path().to_owned())
+            })
+            .with_value("agent", |request: &http::request::Parts| {
+                Some(request.headers.get("user-agent")?.to_str().ok()?.to_owned())
+            })
+    })
+    .await;
+    let post = async |agent: Option<&str>| {
+        let mut request = client().post(server.url());
+        if let Some(agent) = agent {
+            request = request.header("user-agent", agent);
+        }
+        let login = serde_json::json!({"username": "user", "password": "wrong"});
+        let response = request.json(&login).send().await.unwrap();
+        let status = response.status().as_u16();
+        let problem: serde_json::Value = response.json().await.unwrap_or_default();
+        (status, problem["rule"].as_str().map(str::to_owned))
+    };
+    for agent in [Some("a"), None] {
+        for _ in 0..2 {
+            assert_eq!(post(agent).await.0, 401);
+        }
+        assert_eq!(post(agent).await, (429, Some("mix".to_owned())));
+    }
+    assert_eq!(post(Some("b")).await.0, 401);
+    assert_eq!(
+        post(Some("c")).await,
+        (429, Some("user-address".to_owned()))
+    );
 }

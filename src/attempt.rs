@@ -28,6 +28,19 @@ pub enum Outcome {
 
 /// An attempt that was admitted and is in flight.
 ///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{LoginLimiter, Outcome, Policy, store::MemoryStore};
+///
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let attempt = limiter.reserve(("192.0.2.1".parse()?, "alice")).await?;
+/// assert_eq!(attempt.report().remaining(), Some(4));
+/// limiter.settle(attempt, Outcome::MfaPending).await?;
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Tell the [limiter](crate::LoginLimiter::settle) how it went, once. An attempt that nobody settles
 /// becomes a failure when its lease ends.
 #[derive(Debug)]
@@ -67,6 +80,20 @@ impl Attempt {
 }
 
 /// How each rule that applies to a caller stands.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{LoginLimiter, Policy, Rule, store::MemoryStore};
+///
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let report = limiter.check(("192.0.2.1".parse()?, "alice")).await?;
+/// assert_eq!(report.remaining(), Some(5));
+/// assert_eq!(report.rule(Rule::ADDRESS).map(|standing| standing.limit), Some(25));
+/// assert!(report.refusal().is_none());
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Report {
     pub(crate) policy: Arc<Policy>,

@@ -83,6 +83,13 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 }
 
 /// A request's body that the layer has read the beginning of, given on from its first byte.
+///
+/// ```
+/// use tower_login_rate_limit::ReplayedBody;
+///
+/// // What a handler of plain hyper behind a layer that reads bodies takes.
+/// async fn log_in(request: http::Request<ReplayedBody<hyper::body::Incoming>>) {}
+/// ```
 pub struct ReplayedBody<B: Body> {
     read: Bytes,
     trailers: Option<HeaderMap>,

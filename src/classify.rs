@@ -92,6 +92,14 @@ impl Classify for ByStatus {
 
 /// By gRPC status, as far as it stands in the response's head: `OK`, or an answer that only begins
 /// there, is success; what the server is to blame for is not an attempt; everything else is a failure.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::classify::ByGrpcStatus;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_classifier(ByGrpcStatus);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByGrpcStatus;
 

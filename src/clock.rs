@@ -49,6 +49,15 @@ impl Clock for MonotonicClock {
 ///
 /// For a Redis that does not let scripts ask for the time. Every server of the fleet must then keep
 /// its clock right; with Redis' own time, which is the default, none has to.
+///
+/// ```
+/// # #[cfg(feature = "redis")]
+/// # fn example() {
+/// use tower_login_rate_limit::{clock::SystemClock, store::RedisStore};
+///
+/// let builder = RedisStore::builder().clock(SystemClock);
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

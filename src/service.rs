@@ -20,6 +20,16 @@ use crate::{
 /// A service behind a [`LoginRateLimitLayer`](crate::LoginRateLimitLayer).
 ///
 /// Its error is the inner service's: a refusal is a response.
+///
+/// ```
+/// use tower_login_rate_limit::{LoginRateLimit, WithBody};
+///
+/// // An app can name its type and keep it.
+/// struct App<S> {
+///     login: LoginRateLimit<S>,
+///     login_by_form: LoginRateLimit<S, WithBody>,
+/// }
+/// ```
 pub struct LoginRateLimit<S, M = HeadOnly> {
     inner: S,
     config: Arc<Config>,

@@ -16,6 +16,17 @@ use super::{
 ///
 /// Implemented for closures: `|parts: &http::request::Parts, body: &[u8]| Option<String>`.
 ///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// // A protocol of one's own: the name up to the first line break.
+/// let user = |_: &http::request::Parts, body: &[u8]| -> Option<String> {
+///     let name = body.split(|byte| *byte == b'\n').next()?;
+///     String::from_utf8(name.to_vec()).ok()
+/// };
+/// let layer = LoginRateLimitLayer::new(limiter).with_body_user(user);
+/// ```
+///
 /// Read the body as the handler will: if the two disagree on who is meant, somebody is counted under
 /// another name than the one they guess at.
 pub trait ExtractBodyUser: Send + Sync + 'static {

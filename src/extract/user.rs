@@ -16,6 +16,16 @@ pub(crate) type Extracted = Result<Option<String>, UserError>;
 /// those that have to ask somebody, and [`ExtractBodyUser`](super::ExtractBodyUser) for users that
 /// are named in the body.
 ///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// // The last part of the path.
+/// let user = |parts: &http::request::Parts| -> Option<String> {
+///     parts.uri.path().rsplit('/').next().map(str::to_owned)
+/// };
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(user);
+/// ```
+///
 /// If there is none, rules with a user do not apply until the handler
 /// [identifies](crate::LoginAttempt::identify) one. Trimming, Unicode forms and case are the limiter's
 /// business.

@@ -248,6 +248,15 @@ fn whole_millis(duration: Duration) -> Duration {
 }
 
 /// How many of the addresses a user has logged in from are kept, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_login_rate_limit::{KnownAddresses, Policy};
+///
+/// let a_month = Duration::from_secs(30 * 24 * 60 * 60);
+/// let policy = Policy::default().with_known_addresses(KnownAddresses::new(5, a_month)?);
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownAddresses {
     newest: u32,

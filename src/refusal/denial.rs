@@ -13,6 +13,15 @@ use crate::{
 
 /// Why a request did not reach its handler. Also found in the extensions of the response that the
 /// layer gave in its place.
+///
+/// ```
+/// use tower_login_rate_limit::refusal::Denial;
+///
+/// // In a layer further out.
+/// fn was_refused<B>(response: &http::Response<B>) -> bool {
+///     matches!(response.extensions().get(), Some(Denial::Refused(_)))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Denial {

@@ -8,6 +8,15 @@ use super::{Denial, Respond};
 
 /// A gRPC answer that consists of its status alone: `RESOURCE_EXHAUSTED`, with a
 /// `google.rpc.RetryInfo` in its details that says when to come again.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::refusal::GrpcStatus;
+///
+/// // Whatever the content type.
+/// let layer = LoginRateLimitLayer::new(limiter).with_response(GrpcStatus);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrpcStatus;
 

@@ -19,6 +19,22 @@ pub use problem::ProblemJson;
 ///
 /// Its text is meant for the person who was refused: `too many failed attempts, try again in 6 days
 /// 23 hours`.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{KeyLimiter, Limit, Period, Reason, ReserveError, store::MemoryStore};
+///
+/// let one_a_day = Limit::attempts(1).within(Period::days(1));
+/// let mails = KeyLimiter::new("mail", one_a_day, MemoryStore::new())?;
+/// mails.reserve("alice").await?;
+/// if let Err(ReserveError::Refused(refusal)) = mails.reserve("alice").await {
+///     assert_eq!(refusal.reason(), Reason::Blocked);
+///     assert_eq!(refusal.lifts_in_words(), "in 1 day");
+/// }
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     rule: Arc<str>,

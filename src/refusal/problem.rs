@@ -22,6 +22,15 @@ use crate::Period;
 /// }
 /// ```
 ///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::refusal::ProblemJson;
+///
+/// // Also to who speaks gRPC.
+/// let layer = LoginRateLimitLayer::new(limiter).with_response(ProblemJson);
+/// ```
+///
 /// `reason` is `blocked` or `busy`. `retry_after` is in seconds, and `null` for a block that never
 /// lifts; `lifts` then says `forever`.
 #[derive(Clone, Copy, Debug, Default)]

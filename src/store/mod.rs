@@ -116,6 +116,19 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 }
 
 /// One counter and what it allows.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{Limit, Period, store::{Key, MemoryStore, Slot, Store}};
+///
+/// let limit = Limit::attempts(3).within(Period::hours(1)).build()?;
+/// let key = Key::of_address("192.0.2.1".parse()?, "downloads");
+/// let standings = MemoryStore::new().check(&[Slot { key, limit }]).await?;
+/// assert_eq!(standings[0].remaining(), 3);
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Slot<'a> {
     /// Which counter.

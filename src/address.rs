@@ -111,6 +111,13 @@ impl FromStr for Address {
 }
 
 /// The text is not an [`Address`].
+///
+/// ```
+/// use tower_login_rate_limit::Address;
+///
+/// let error = "example.org".parse::<Address>().unwrap_err();
+/// assert!(error.to_string().contains("192.0.2.1"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseAddressError(String);
 

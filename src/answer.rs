@@ -13,6 +13,16 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///
 /// A future with a name, so that whoever returns it can be a trait object, and without a box where
 /// the answer is there at once: what it stands for is then done already, awaited or not.
+///
+/// ```
+/// use tower_login_rate_limit::Answer;
+///
+/// # async fn example() {
+/// assert_eq!(Answer::now(1).await, 1);
+/// assert_eq!(Answer::later(async { 2 }).await, 2);
+/// # }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(example());
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Answer<T>(Inner<T>);
 

@@ -7,6 +7,14 @@ use smallvec::SmallVec;
 use crate::{Policy, Refusal, Rule, Token, algorithm::Standing, caller::Counted, store::Standings};
 
 /// How an attempt went.
+///
+/// ```
+/// use tower_login_rate_limit::Outcome;
+///
+/// // A handler that has lost the request says it in its response.
+/// let mut response = http::Response::new(());
+/// response.extensions_mut().insert(Outcome::Success);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {

@@ -33,6 +33,12 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
 }
 
 /// A handler asks for a [`LoginAttempt`] on a route that no layer guards.
+///
+/// ```
+/// use tower_login_rate_limit::MissingLayer;
+///
+/// assert!(MissingLayer.to_string().contains("LoginRateLimitLayer"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MissingLayer;
 

@@ -13,6 +13,14 @@ use pin_project_lite::pin_project;
 
 pin_project! {
     /// The body of a response: the inner service's, or that of a refusal.
+    ///
+    /// ```
+    /// use http_body::Body;
+    /// use tower_login_rate_limit::ResponseBody;
+    ///
+    /// let empty: ResponseBody<String> = ResponseBody::default();
+    /// assert!(empty.is_end_stream());
+    /// ```
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -40,6 +40,14 @@ where
 ///
 /// So forgetting to say how it went can never erase failures: a login page that answers 200 to a
 /// wrong password must not count as success.
+///
+/// ```
+/// use http::{Method, Response};
+/// use tower_login_rate_limit::{Classify, Outcome, classify::FailureUnlessSaid};
+///
+/// let (ok, ()) = Response::new(()).into_parts();
+/// assert_eq!(FailureUnlessSaid.classify(&Method::POST, &ok), Outcome::Failure);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FailureUnlessSaid;
 

@@ -12,6 +12,21 @@ use crate::algorithm::Millis;
 ///
 /// The stores get along with a clock that is set back: what was counted in the time to come counts as
 /// in flight until then. What they had dropped as over stays dropped.
+///
+/// ```
+/// use tower_login_rate_limit::{algorithm::Millis, clock::Clock, store::MemoryStore};
+///
+/// #[derive(Debug)]
+/// struct Stopped;
+///
+/// impl Clock for Stopped {
+///     fn now(&self) -> Millis {
+///         1_000
+///     }
+/// }
+///
+/// let store = MemoryStore::new().with_clock(Stopped);
+/// ```
 pub trait Clock: Debug + Send + Sync + 'static {
     /// Milliseconds since the clock's own beginning.
     fn now(&self) -> Millis;
@@ -24,6 +39,14 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 }
 
 /// Time since the clock was made; setting the machine's clock does not touch it.
+///
+/// ```
+/// use tower_login_rate_limit::clock::{Clock, MonotonicClock};
+///
+/// let clock = MonotonicClock::new();
+/// let before = clock.now();
+/// assert!(clock.now() >= before);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     start: Instant,

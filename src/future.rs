@@ -27,6 +27,20 @@ use crate::{
 
 pin_project! {
     /// The response of a [`LoginRateLimit`](crate::LoginRateLimit), to come.
+    ///
+    /// ```
+    /// use tower_login_rate_limit::{HeadOnly, LoginRateLimit, ResponseFuture};
+    /// use tower::Service;
+    ///
+    /// // A future with a name, for services around it that have one too.
+    /// type FutureOf<S, B> = <LoginRateLimit<S> as Service<http::Request<B>>>::Future;
+    /// fn named<S, B>(future: FutureOf<S, B>) -> ResponseFuture<S, HeadOnly, B>
+    /// where
+    ///     S: Service<http::Request<B>, Response = http::Response<String>> + Clone,
+    /// {
+    ///     future
+    /// }
+    /// ```
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, M, B>
     where

@@ -362,6 +362,19 @@ impl fmt::Debug for LoginLimiter {
 }
 
 /// An attempt that is being reserved: what [`LoginLimiter::reserve`] returns.
+///
+/// ```
+/// use tower_login_rate_limit::{LoginLimiter, Policy, Reserving, store::MemoryStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let address: std::net::IpAddr = "192.0.2.1".parse()?;
+/// let reserving: Reserving = limiter.reserve(address);
+/// let attempt = reserving.await?;
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Reserving {
@@ -386,6 +399,17 @@ impl Future for Reserving {
 }
 
 /// An attempt was not admitted.
+///
+/// ```
+/// use tower_login_rate_limit::ReserveError;
+///
+/// fn status(error: &ReserveError) -> u16 {
+///     match error {
+///         ReserveError::Refused(_) => 429,
+///         ReserveError::Store(_) => 503,
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub enum ReserveError {
     /// It was refused.

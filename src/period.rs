@@ -164,6 +164,13 @@ fn parse(text: &str) -> Option<Duration> {
 }
 
 /// The text is not a period.
+///
+/// ```
+/// use tower_login_rate_limit::Period;
+///
+/// let error = "soon".parse::<Period>().unwrap_err();
+/// assert!(error.to_string().contains("7 days"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePeriodError(String);
 

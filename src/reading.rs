@@ -8,10 +8,27 @@ use http_body::Body;
 use crate::body::{Extent, ReadBody, ReplayedBody};
 
 /// The layer leaves bodies alone, and the inner service gets them as they are.
+///
+/// ```
+/// use tower_login_rate_limit::{HeadOnly, LoginRateLimitLayer};
+///
+/// // The same type.
+/// fn same(layer: LoginRateLimitLayer) -> LoginRateLimitLayer<HeadOnly> {
+///     layer
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum HeadOnly {}
 
 /// The layer reads bodies, and the inner service gets a [`ReplayedBody`].
+///
+/// ```
+/// use tower_login_rate_limit::{LoginRateLimitLayer, WithBody, extract::JsonField};
+///
+/// fn reading(layer: LoginRateLimitLayer) -> LoginRateLimitLayer<WithBody> {
+///     layer.with_body_user(JsonField::new("username"))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum WithBody {}
 

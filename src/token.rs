@@ -4,6 +4,13 @@ use std::fmt;
 use uuid::Uuid;
 
 /// Identifies one attempt: a UUID v4, the same in every counter that the attempt is written to.
+///
+/// ```
+/// use tower_login_rate_limit::Token;
+///
+/// let token = Token::new();
+/// assert_eq!(Token::from_bytes(*token.as_bytes()), token);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token([u8; 16]);
 

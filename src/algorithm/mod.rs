@@ -12,11 +12,24 @@ use crate::Period;
 pub use sliding_window::{Block, SlidingWindow, Window};
 
 /// Milliseconds, as a moment or as a length.
+///
+/// ```
+/// use tower_login_rate_limit::algorithm::Millis;
+///
+/// const AN_HOUR: Millis = 60 * 60 * 1000;
+/// ```
 pub type Millis = u64;
 
 /// What a counter allows: an algorithm and its numbers.
 ///
 /// Put into words by [`Limit::attempts`].
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period};
+///
+/// let pure_sliding = Limit::attempts(5).within(Period::minutes(10)).without_block().build()?;
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -25,6 +38,14 @@ pub enum Limit {
 }
 
 /// How a counter stands: what is used, of how much, and whether one more attempt may come.
+///
+/// ```
+/// use tower_login_rate_limit::algorithm::{Standing, State};
+///
+/// let standing = Standing { usage: 3, limit: 5, state: State::Clear };
+/// assert_eq!(standing.remaining(), 2);
+/// assert!(!standing.refuses());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Attempts that count: failures in the window and attempts in flight.
@@ -51,6 +72,14 @@ impl Standing {
 }
 
 /// Whether a counter lets one more attempt come.
+///
+/// ```
+/// use tower_login_rate_limit::{Period, algorithm::State};
+///
+/// // The longer something is refused, the more it is.
+/// let lifts = Period::Forever;
+/// assert!(State::Clear < State::Busy && State::Busy < State::Blocked { lifts });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// Yes.

@@ -6,6 +6,18 @@ use super::{Millis, Standing, State};
 use crate::{Period, Token};
 
 /// The numbers of a sliding window. Put into words by [`Limit::attempts`](crate::Limit::attempts).
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period, algorithm::Block};
+///
+/// let limit = Limit::attempts(5).within(Period::seconds(60)).build()?;
+/// # #[allow(irrefutable_let_patterns)]
+/// if let Limit::SlidingWindow(numbers) = limit {
+///     assert_eq!((numbers.limit(), numbers.window()), (5, Some(60_000)));
+///     assert_eq!(numbers.block(), Block::For(60_000));
+/// }
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// How many failures fill the window, at least 1.
@@ -17,6 +29,17 @@ pub struct SlidingWindow {
 }
 
 /// What happens when a window is full.
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period, algorithm::Block};
+///
+/// let limit = Limit::attempts(5).within(Period::hours(1)).blocked_for(Period::Forever).build()?;
+/// # #[allow(irrefutable_let_patterns)]
+/// if let Limit::SlidingWindow(numbers) = limit {
+///     assert_eq!(numbers.block(), Block::Forever);
+/// }
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// Nothing of its own: the next attempt is free as soon as the oldest failure leaves the window.

@@ -51,6 +51,13 @@ impl ExtractAddress for Arc<dyn ExtractAddress> {
 }
 
 /// The address of a request can't be told.
+///
+/// ```
+/// use tower_login_rate_limit::extract::AddressError;
+///
+/// let error = AddressError::bad_request("come in through the front door");
+/// assert!(error.is_bad_request());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     message: &'static str,
@@ -99,6 +106,15 @@ impl Error for AddressError {}
 ///   `app.into_make_service_with_connect_info::<SocketAddr>()`.
 /// - **tonic** (feature `tonic`): tonic's own server puts it there.
 /// - **hyper** and others: insert [`PeerAddressExtension`] into each request of the connection.
+///
+/// ```
+/// use tower_login_rate_limit::extract::{ExtractAddress, PeerAddress, PeerAddressExtension};
+///
+/// let (mut parts, ()) = http::Request::new(()).into_parts();
+/// assert!(PeerAddress.extract_address(&parts).is_err());
+/// parts.extensions.insert(PeerAddressExtension(([192, 0, 2, 1], 5000).into()));
+/// assert!(PeerAddress.extract_address(&parts).is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerAddress;
 

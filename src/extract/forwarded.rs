@@ -237,6 +237,13 @@ fn split_quoted(text: &str, separator: char) -> Option<Vec<&str>> {
 }
 
 /// The set-up of a [`ForwardedAddress`] can't work.
+///
+/// ```
+/// use tower_login_rate_limit::extract::ForwardedAddress;
+///
+/// let error = ForwardedAddress::x_forwarded_for(["10.0.0.0/40"]).unwrap_err();
+/// assert!(error.to_string().contains("10.0.0.0/8"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardedError(String);
 

@@ -45,6 +45,13 @@ where
 
 /// It can't be told which user a request means, because it names several, say. The request is
 /// refused: the handler might choose another one than was counted.
+///
+/// ```
+/// use tower_login_rate_limit::extract::UserError;
+///
+/// assert!(UserError::unavailable("the session store is away").is_unavailable());
+/// assert!(!UserError::new("two users are named").is_unavailable());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserError {
     message: &'static str,
@@ -83,6 +90,14 @@ impl fmt::Display for UserError {
 impl Error for UserError {}
 
 /// No user until the handler names one.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::extract::NoUser;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(NoUser); // as it is by default
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoUser;
 

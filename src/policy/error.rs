@@ -1,6 +1,14 @@
 use std::{convert::Infallible, error::Error, fmt};
 
 /// A policy that can't be: which part of it, and why.
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period, Policy};
+///
+/// let nothing = Limit::attempts(0).within(Period::hours(1));
+/// let error = Policy::default().with_address_limit(nothing).unwrap_err();
+/// assert_eq!(error.part(), "address.limit");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
     part: String,

@@ -37,6 +37,15 @@ impl Limit {
 }
 
 /// A limit that is being put into words. See [`Limit::attempts`].
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period, Policy};
+///
+/// // Wherever a limit is wanted, its words will do.
+/// let words = Limit::attempts(3).within(Period::minutes(15)).blocked_for(Period::hours(1));
+/// let policy = Policy::default().with_user_address_limit(words)?;
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a limit does nothing until it is part of a policy"]
 pub struct LimitBuilder {

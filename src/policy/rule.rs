@@ -6,6 +6,14 @@ use super::PolicyError;
 use crate::Limit;
 
 /// What a rule tells callers apart by.
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Part, Period, Rule};
+///
+/// let parts = [Part::User, Part::value("device")];
+/// let rule = Rule::new("device", parts, Limit::attempts(10).within(Period::days(1)))?;
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
@@ -26,6 +34,14 @@ impl Part {
 }
 
 /// One thing that is limited.
+///
+/// ```
+/// use tower_login_rate_limit::{Policy, Rule};
+///
+/// let policy = Policy::default();
+/// let rule = policy.rule(Rule::ADDRESS).expect("the default policy has it");
+/// assert!(rule.is_enabled());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     name: Arc<str>,

@@ -136,6 +136,14 @@ where
 
 /// gRPC to who speaks gRPC, by the request's content type over HTTP/2, and [`ProblemJson`](super::ProblemJson) to
 /// everybody else. The default.
+///
+/// ```
+/// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+/// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// use tower_login_rate_limit::refusal::ByContentType;
+///
+/// let layer = LoginRateLimitLayer::new(limiter).with_response(ByContentType); // as it is by default
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByContentType;
 

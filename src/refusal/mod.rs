@@ -42,6 +42,14 @@ pub struct Refusal {
 }
 
 /// Why an attempt was turned away.
+///
+/// ```
+/// use tower_login_rate_limit::{Reason, Refusal};
+///
+/// fn is_worth_a_log_line(refusal: &Refusal) -> bool {
+///     refusal.reason() == Reason::Blocked
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {

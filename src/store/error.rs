@@ -1,6 +1,14 @@
 use std::{borrow::Cow, error::Error, fmt};
 
 /// The store could not decide. Says nothing about the attempt: neither admitted nor refused.
+///
+/// ```
+/// use tower_login_rate_limit::store::{StoreError, StoreErrorKind};
+///
+/// // In a store of one's own.
+/// let error = StoreError::new(StoreErrorKind::Connection, "the database can't be reached");
+/// assert_eq!(error.kind(), StoreErrorKind::Connection);
+/// ```
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -8,6 +16,14 @@ pub struct StoreError {
 }
 
 /// Why a store could not decide.
+///
+/// ```
+/// use tower_login_rate_limit::store::{StoreError, StoreErrorKind};
+///
+/// fn needs_more_memory(error: &StoreError) -> bool {
+///     error.kind() == StoreErrorKind::Full
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {

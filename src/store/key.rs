@@ -10,6 +10,14 @@ use crate::Address;
 /// Each store turns this into a key of its own, in such a way that two different names never become
 /// one key. Counters of one address are kept together, so that a store which is spread over several
 /// servers can decide on them in one step.
+///
+/// ```
+/// use tower_login_rate_limit::store::Key;
+///
+/// let key = Key::of_address("192.0.2.1".parse()?, "downloads").and_subject(&b"alice"[..]);
+/// assert_eq!((key.kind(), key.subject()), ("downloads", &b"alice"[..]));
+/// # Ok::<(), tower_login_rate_limit::ParseAddressError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     pub(crate) address: Option<Address>,

@@ -21,6 +21,15 @@ pub use key::Key;
 pub use memory::MemoryStore;
 
 /// What a [`Store`] answers.
+///
+/// ```
+/// use tower_login_rate_limit::store::StoreFuture;
+///
+/// // In a store of one's own that has the answer at once.
+/// fn nothing_changed() -> StoreFuture<usize> {
+///     StoreFuture::now(Ok(0))
+/// }
+/// ```
 pub type StoreFuture<T> = Answer<Result<T, StoreError>>;
 
 /// Keeps counters and decides attempts, atomically.
@@ -138,6 +147,13 @@ pub struct Slot<'a> {
 }
 
 /// How counters stand, in the order in which they were asked for.
+///
+/// ```
+/// use tower_login_rate_limit::{algorithm::{Standing, State}, store::Standings};
+///
+/// let busy = Standing { usage: 5, limit: 5, state: State::Busy };
+/// assert!(!Standings::from_iter([busy]).admitted());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standings(SmallVec<[Standing; 3]>);
 

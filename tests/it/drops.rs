@@ -15,11 +15,10 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, Service, service_fn};
 use tower_login_rate_limit::{
-    Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Period, Policy, Reason, Rule,
-    extract::PeerAddressExtension, store::MemoryStore,
+    Limit, LoginAttempt, LoginLimiter, Outcome, Period, Policy, Reason, Rule, store::MemoryStore,
 };
 
-use crate::support::{RedisServer, ip};
+use crate::support::{RedisServer, ip, layer, request};
 
 /// Limits that are never reached.
 fn policy() -> Policy {
@@ -28,23 +27,21 @@ fn policy() -> Policy {
     policy.with_user_address_limit(wide()).unwrap()
 }
 
-fn request() -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::default());
-    let peer = PeerAddressExtension("192.0.2.1:5000".parse().unwrap());
-    request.extensions_mut().insert(peer);
-    request
-}
-
-fn layer(limiter: &LoginLimiter) -> LoginRateLimitLayer {
-    LoginRateLimitLayer::new(limiter.clone())
-        .with_user(|_: &http::request::Parts| Some("user".to_owned()))
-}
-
 async fn usage(limiter: &LoginLimiter) -> u32 {
     let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
     let of = |rule| report.rule(rule).unwrap().usage;
     assert_eq!(of(Rule::ADDRESS), of(Rule::USER_ADDRESS));
     of(Rule::ADDRESS)
+}
+
+/// They have failed, and are not just in flight: that many fill a window, and block.
+async fn assert_all_failed(store: Arc<MemoryStore>, attempts: u32) {
+    let limit = Limit::attempts(attempts).within(Period::hours(1));
+    let policy = Policy::default().with_address_limit(limit).unwrap();
+    let full = LoginLimiter::new(policy, store)
+        .check(ip("192.0.2.1"))
+        .await;
+    assert_eq!(full.unwrap().refusal().unwrap().reason(), Reason::Blocked);
 }
 
 /// How many requests came as far as that.
@@ -87,14 +84,7 @@ async fn ten_thousand_requests_dropped_at_any_point_in_memory() {
     }
     limiter.all_settled().await;
     assert_eq!((usage(&limiter).await, reached), (8_888, 8_888));
-    // They have failed, and are not just in flight: that many fill a window, and block.
-    let limit = Limit::attempts(8_888).within(Period::hours(1));
-    let policy = Policy::default().with_address_limit(limit).unwrap();
-    let full = LoginLimiter::new(policy, store)
-        .check(ip("192.0.2.1"))
-        .await
-        .unwrap();
-    assert_eq!(full.refusal().unwrap().reason(), Reason::Blocked);
+    assert_all_failed(store, 8_888).await;
 }
 
 #[tokio::test]
@@ -148,13 +138,7 @@ async fn a_thousand_panics_are_counted() {
     }
     limiter.all_settled().await;
     assert_eq!(usage(&limiter).await, 1_000);
-    let limit = Limit::attempts(1_000).within(Period::hours(1));
-    let policy = Policy::default().with_address_limit(limit).unwrap();
-    let full = LoginLimiter::new(policy, store)
-        .check(ip("192.0.2.1"))
-        .await
-        .unwrap();
-    assert_eq!(full.refusal().unwrap().reason(), Reason::Blocked);
+    assert_all_failed(store, 1_000).await;
 }
 
 #[tokio::test]

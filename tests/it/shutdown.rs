@@ -7,24 +7,9 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_login_rate_limit::{
-    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy, Reason, extract::PeerAddressExtension,
-    store::MemoryStore,
-};
+use tower_login_rate_limit::{LoginAttempt, LoginLimiter, Policy, Reason, store::MemoryStore};
 
-use crate::support::ip;
-
-fn request() -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::default());
-    let peer = PeerAddressExtension("192.0.2.1:5000".parse().unwrap());
-    request.extensions_mut().insert(peer);
-    request
-}
-
-fn layer(limiter: &LoginLimiter) -> LoginRateLimitLayer {
-    LoginRateLimitLayer::new(limiter.clone())
-        .with_user(|_: &http::request::Parts| Some("user".to_owned()))
-}
+use crate::support::{ip, layer, request};
 
 #[tokio::test]
 async fn waiting_for_the_end_waits_for_every_handler() {

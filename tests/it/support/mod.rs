@@ -7,8 +7,9 @@ pub mod server;
 use std::{net::IpAddr, sync::Arc};
 
 use tower_login_rate_limit::{
-    LoginLimiter, Outcome, Policy, Refusal, ReserveError,
+    LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Refusal, ReserveError,
     clock::ManualClock,
+    extract::PeerAddressExtension,
     store::{MemoryStore, Store},
 };
 
@@ -95,4 +96,20 @@ pub fn refused<T: std::fmt::Debug>(result: Result<T, ReserveError>) -> Refusal {
         Err(ReserveError::Refused(refusal)) => refusal,
         other => panic!("not refused: {other:?}"),
     }
+}
+
+/// A request from [`CLIENT`] to a layer that is asked without a server.
+pub fn request() -> http::Request<http_body_util::Full<bytes::Bytes>> {
+    let mut request = http::Request::new(http_body_util::Full::default());
+    let peer = PeerAddressExtension((ip(CLIENT), 5000).into());
+    request.extensions_mut().insert(peer);
+    request
+}
+
+pub const CLIENT: &str = "192.0.2.1";
+
+/// A layer for which every request is `user`'s.
+pub fn layer(limiter: &LoginLimiter) -> LoginRateLimitLayer {
+    LoginRateLimitLayer::new(limiter.clone())
+        .with_user(|_: &http::request::Parts| Some("user".to_owned()))
 }

@@ -44,6 +44,17 @@ async fn within_deadline<T>(call: impl Future<Output = T>) -> T {
     answer
 }
 
+/// Waits until it is so, and gives up on what never will be.
+async fn eventually(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never came to that");
+}
+
 async fn limiter(redis: &RedisServer) -> LoginLimiter {
     let store = RedisStore::connect(redis.url()).await.expect("a store");
     LoginLimiter::new(Policy::default(), store)
@@ -78,9 +89,7 @@ async fn a_silent_redis_is_an_error_within_the_deadline() {
         .await
         .unwrap();
     // A connection that did not answer in time is not used again.
-    while clients().iter().any(|client| before.contains(client)) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually(|| !clients().iter().any(|client| before.contains(client))).await;
 }
 
 #[tokio::test]
@@ -295,14 +304,15 @@ async fn a_redis_that_was_silent_for_a_while_blocks_nobody() {
     // What was sent is carried out after all, and then taken back; when all of it is, nothing comes
     // any more.
     let mut quiet = 0;
-    while quiet < 20 || redis.calls_of("evalsha") < 2 {
+    eventually(|| {
         quiet = if redis.keys().is_empty() {
             quiet + 1
         } else {
             0
         };
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        quiet >= 20 && redis.calls_of("evalsha") >= 2
+    })
+    .await;
     for person in 0..5 {
         fail(&limiter, office, &format!("person {person}"), 5).await;
     }

@@ -1,148 +1,149 @@
 -- Reserves one attempt in all of the given counters, or in none of them.
 --
--- A counter is a sorted set of attempt tokens. A score that has passed is the time at which the
--- attempt failed. A score to come is the end of its lease: the attempt is in flight, and becomes a
--- failure by itself when the lease ends.
---
--- KEYS     the counters
+-- KEYS     the counters, then the known addresses of those that make an exception for them
 -- ARGV[1]  the attempt's token, 16 bytes; empty: report only, write nothing
--- ARGV[2]  the lease in milliseconds; 0: the attempt counts at once
--- ARGV[3]  the time in milliseconds since 1970; empty: the server's own
--- then for each counter five arguments:
---   limit   how many attempts may count
---   window  how long a failure counts, in milliseconds; 0: for ever
---   block   how long a full window blocks after its newest failure, in milliseconds;
---           0: for ever; -1: no block, the next attempt is free when the oldest failure leaves
---   keep    how long the key is of use after this write, in milliseconds; 0: for ever
---   keep_full  the same if it is full with this attempt, so that a block may come of it
+-- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
+-- ARGV[3]  the lease in milliseconds; 0: the attempt counts at once
+-- ARGV[4]  how many of the keys are counters
+-- then for each counter seven arguments, which counters.lua describes,
+-- then for each set of known addresses four:
+--   counter   which counter makes the exception, from 1
+--   address   the address that is exempt if it is known
+--   kept_for  how long an address is known after the last login from it, in milliseconds
+--   newest    how many of the newest are
 --
--- Reply: for each counter four values:
+-- Reply: for each counter five values:
 --   usage   attempts that count, this one among them if it was admitted
---   limit   as given
---   token   as given if the attempt was admitted (to all counters), else nil
+--   limit   how many may
+--   token   as given if the attempt was admitted (to all counters); empty if this counter makes an
+--           exception and the attempt is not in it; else nil
 --   reset   milliseconds until the block lifts; -1: never; 0: not blocked. A counter that refuses
 --           without being blocked is busy: usage has reached the limit with attempts in flight.
+--   rate    usage in thousandths, where it has a fraction
 
-local token = ARGV[1]
-local now = tonumber(ARGV[3])
+local token, lease, counters = ARGV[1], ARGV[3], tonumber(ARGV[4])
+local now = tonumber(ARGV[2])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-
-local function count(key, after, to)
-  return redis.call('ZCOUNT', key, string.format('(%.0f', after), to)
-end
-
--- Scores are above minus infinity; every window that has no beginning begins there.
-local function beginning(stop, window)
-  return window > 0 and stop - window or -math.huge
-end
-
-local function count_window(key, stop, window, to)
-  local after = beginning(stop, window)
-  if after == -math.huge then return redis.call('ZCOUNT', key, '-inf', to) end
-  return count(key, after, to)
-end
-
--- How a counter stands: usage, reset, and up to which score its failures are obsolete.
-local function judge(key, limit, window, block)
-  local obsolete = beginning(now, window)
-  local newest = redis.call('ZREVRANGEBYSCORE', key, now, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if newest[2] then
-    if block < 0 then
-      local recent = count_window(key, now, window, now)
-      if recent >= limit then
-        if window == 0 then return recent, -1 end
-        -- There is room when fewer than the limit are left.
-        local gives_way = redis.call('ZREVRANGEBYSCORE', key, now, '-inf', 'WITHSCORES', 'LIMIT', limit - 1, 1)
-        return recent, gives_way[2] + window - now
-      end
-    else
-      local last = tonumber(newest[2])
-      local recent = count_window(key, last, window, newest[2])
-      if recent >= limit then
-        if block == 0 then return recent, -1 end
-        if now < last + block then return recent, last + block - now end
-        -- The block is over and the slate is clean, up to the last failure: an attempt without a
-        -- lease is written with the time that it is now, and must stay.
-        return count(key, now, '+inf'), 0, last
-      end
-    end
-  end
-  return count_window(key, now, window, '+inf'), 0, obsolete
-end
-
--- First every counter is asked. One that holds fewer attempts than its limit, of whatever age, can
--- be neither blocked nor busy; so the common case costs one command.
-local admitted = token ~= ''
-local held, size, usage, reset, obsolete = {}, {}, {}, {}, {}
-for i, key in ipairs(KEYS) do
-  local a = i * 5 - 1
-  local limit = tonumber(ARGV[a])
-  size[i] = redis.call('ZCARD', key)
-  if size[i] >= limit then
-    usage[i], reset[i], obsolete[i] = judge(key, limit, tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
-    if reset[i] ~= 0 or usage[i] >= limit then
-      -- An attempt that is here already is let through: its first reply may have been lost.
-      held[i] = token ~= '' and redis.call('ZSCORE', key, token)
-      admitted = admitted and held[i]
-    end
-  end
-end
-
+local lease_ends = now + lease
 local reply = {}
 
-if not admitted then
-  for i, key in ipairs(KEYS) do
-    local a, r = i * 5 - 1, #reply
-    local limit = tonumber(ARGV[a])
-    if not usage[i] then
-      usage[i], reset[i] = judge(key, limit, tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
+-- A window that holds fewer attempts than its limit, of whatever age, is neither blocked nor busy. So
+-- most attempts are decided here, with one command for each counter, before anything else is even
+-- defined.
+local plain, size = token ~= '' and #KEYS == counters, {}
+for i = 1, counters do
+  local a = i * 7 - 2
+  if not plain or ARGV[a] ~= 'window' then plain = false break end
+  size[i] = redis.call('ZCARD', KEYS[i])
+  if size[i] >= tonumber(ARGV[a + 1]) then plain = false break end
+end
+
+if plain then
+  -- Adding comes first: a server whose memory is full refuses that, and nothing has been written yet.
+  local added = {}
+  for i = 1, counters do
+    added[i] = redis.call('ZADD', KEYS[i], 'NX', lease_ends, token) == 1
+    plain = plain and added[i]
+  end
+  for i = 1, counters do
+    if added[i] then
+      local key, a, r = KEYS[i], i * 7 - 2, #reply
+      local limit, window = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+      local usage = size[i] + 1
+      if size[i] > 0 then
+        local upto = window > 0 and math.max(now - window, 0) or 0
+        usage = usage - redis.call('ZREMRANGEBYSCORE', key, '-inf', upto)
+      end
+      local keep = usage >= limit and ARGV[a + 6] or ARGV[a + 5]
+      if keep == '0' then
+        redis.call('PERSIST', key)
+      else
+        redis.call('PEXPIRE', key, keep)
+      end
+      reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = usage, limit, token, 0, usage * 1000
     end
+  end
+  -- What was here already is looked at below: its first reply may have been lost.
+  if plain then return reply end
+  reply = {}
+end
+
+-- include counters.lua
+
+-- First every counter is asked.
+local exempt = {}
+for k = 1, #KEYS - counters do
+  local b, known = counters * 7 + k * 4, KEYS[counters + k]
+  local at = redis.call('ZSCORE', known, ARGV[b + 2])
+  if at and at + ARGV[b + 3] > now then
+    exempt[tonumber(ARGV[b + 1])] = redis.call('ZREVRANK', known, ARGV[b + 2]) < tonumber(ARGV[b + 4])
+  end
+end
+
+local admitted, held, judged = token ~= '', {}, {}
+for i = 1, counters do
+  judged[i] = judge(KEYS[i], i * 7 - 2)
+  if token ~= '' and not exempt[i] and refuses(judged[i]) then
+    -- An attempt that is here already is let through.
+    held[i] = redis.call('ZSCORE', KEYS[i], token)
+    admitted = admitted and held[i]
+  end
+end
+
+local function answer(j, third, usage, reset)
+  local r = #reply
+  local rate = (j.thousandths or j.usage * 1000) + (usage - j.usage) * 1000
+  reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = usage, j.limit, third, reset, rate
+end
+
+if not admitted then
+  for i = 1, counters do
+    local key, a, j = KEYS[i], i * 7 - 2, judged[i]
     -- A new policy may have made this block longer since the key was written, or given it an end.
-    if token ~= '' and reset[i] ~= 0 then
-      local expires, keep_full = redis.call('PTTL', key), ARGV[a + 4]
-      if keep_full == '0' then
+    if token ~= '' and j.reset ~= 0 then
+      local expires, keep = redis.call('PTTL', key), lifetime(a, j, true)
+      if keep == 0 then
         if expires >= 0 then redis.call('PERSIST', key) end
-      elseif expires < reset[i] then
-        redis.call('PEXPIRE', key, keep_full)
+      elseif expires < j.reset then
+        redis.call('PEXPIRE', key, keep)
       end
     end
-    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = usage[i], limit, false, reset[i]
+    answer(j, exempt[i] and '' or false, j.usage, j.reset)
   end
   return reply
 end
 
--- Then the attempt is written to all of them. Adding comes first: a server whose memory is full
--- refuses that, and nothing has been written yet.
-local lease_ends = now + ARGV[2]
-for i, key in ipairs(KEYS) do
-  if not held[i] then
-    held[i] = redis.call('ZADD', key, 'NX', lease_ends, token) == 0
-    if held[i] and not usage[i] then
-      local a = i * 5 - 1
-      usage[i] = judge(key, tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]))
-    end
+-- Then the attempt is written to all of them, adding first as above.
+for i = 1, counters do
+  if not exempt[i] and not held[i] then
+    held[i] = redis.call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0
   end
 end
-
-for i, key in ipairs(KEYS) do
-  local a, r = i * 5 - 1, #reply
-  local limit = tonumber(ARGV[a])
-  if not held[i] then
-    usage[i] = size[i] + 1
-    local upto = obsolete[i] or beginning(now, tonumber(ARGV[a + 1]))
-    if size[i] > 0 and upto > -math.huge then
-      usage[i] = usage[i] - redis.call('ZREMRANGEBYSCORE', key, '-inf', upto)
+for i = 1, counters do
+  local key, a, j = KEYS[i], i * 7 - 2, judged[i]
+  if exempt[i] then
+    answer(j, '', j.usage, j.reset)
+  elseif held[i] then
+    answer(j, token, j.usage, 0)
+  else
+    if j.past and j.past ~= j.found then redis.call('ZADD', key, -1, j.past) end
+    if j.found and j.past ~= j.found then redis.call('ZREM', key, j.found) end
+    if j.upto then redis.call('ZREMRANGEBYSCORE', key, j.from, j.upto) end
+    -- Lua can pass on only so many arguments at once.
+    for first = 1, #(j.drop or {}), 1000 do
+      redis.call('ZREM', key, unpack(j.drop, first, math.min(first + 999, #j.drop)))
     end
-    local keep = usage[i] >= limit and ARGV[a + 4] or ARGV[a + 3]
-    if keep == '0' then
+    local usage = j.usage + 1
+    local keep = lifetime(a, j, usage >= j.limit)
+    if keep == 0 then
       redis.call('PERSIST', key)
     else
       redis.call('PEXPIRE', key, keep)
     end
+    answer(j, token, usage, 0)
   end
-  reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = usage[i], limit, token, 0
 end
 return reply

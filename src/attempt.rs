@@ -4,7 +4,12 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use crate::{Policy, Refusal, Rule, Token, algorithm::Standing, caller::Counted, store::Standings};
+use crate::{
+    Policy, Refusal, Rule, Token,
+    algorithm::{Standing, State},
+    caller::Counted,
+    store::Standings,
+};
 
 /// How an attempt went.
 ///
@@ -125,9 +130,11 @@ impl Report {
     }
 
     /// How many more attempts may come now: the least that any rule allows. `None` if no rule
-    /// applies.
+    /// counts.
     pub fn remaining(&self) -> Option<u32> {
-        self.standings.iter().map(Standing::remaining).min()
+        let counting = |standing: &&Standing| standing.state != State::Exempt;
+        let counting = self.standings.iter().filter(counting);
+        counting.map(Standing::remaining).min()
     }
 
     /// Whether an attempt is refused, and by which rule. If several refuse, the one that does so for

@@ -6,8 +6,13 @@ use smallvec::SmallVec;
 
 use crate::{
     Address, Part, Policy, Rule,
-    store::{Key, Slot},
+    store::{Key, KnownAddress, Slot},
 };
+
+/// What the addresses that a user has logged in from are kept under. No rule can have this name.
+pub(crate) fn known_addresses_of(user: &str) -> Key<'_> {
+    Key::of_subject("known:addresses", user.as_bytes())
+}
 
 /// Who makes an attempt: an address, a user if one is known yet, and what else the app counts by.
 ///
@@ -93,7 +98,7 @@ impl Counted {
     }
 
     /// The counter of this caller under a rule; `None` if the rule needs a user and there is none.
-    pub(crate) fn slot<'a>(&'a self, rule: &'a Rule) -> Option<Slot<'a>> {
+    pub(crate) fn slot<'a>(&'a self, policy: &Policy, rule: &'a Rule) -> Option<Slot<'a>> {
         let subject = match rule.parts() {
             [Part::Address] => Cow::Borrowed(&[][..]),
             [Part::User] | [Part::User, Part::Address] | [Part::Address, Part::User] => {
@@ -105,10 +110,15 @@ impl Counted {
         if rule.counts_by_address() {
             key.address = Some(self.address);
         }
-        Some(Slot {
-            key,
-            limit: *rule.limit(),
-        })
+        let mut slot = Slot::new(key, rule.limit());
+        if rule.exempts_known_addresses() {
+            slot.unless_known = Some(KnownAddress {
+                key: known_addresses_of(self.user.as_deref()?),
+                address: self.address,
+                keep: policy.known_addresses()?,
+            });
+        }
+        Some(slot)
     }
 
     /// Each part behind its length, and a mark of its own for one that is missing, so that no two

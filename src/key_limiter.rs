@@ -77,10 +77,8 @@ impl KeyLimiter {
     }
 
     fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {
-        Slot {
-            key: Key::of_subject(&self.kind, Cow::Borrowed(key)),
-            limit: *self.rule.limit(),
-        }
+        let key = Key::of_subject(&self.kind, Cow::Borrowed(key));
+        Slot::new(key, self.rule.limit())
     }
 }
 

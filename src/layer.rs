@@ -8,12 +8,14 @@ use std::{
 };
 
 use http::{Method, request::Parts};
-use percent_encoding::percent_decode_str;
 use tower_layer::Layer;
 
 use crate::{
-    Caller, Classify, LoginLimiter, LoginRateLimit,
-    extract::{ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress},
+    Caller, Classify, LoginLimiter, LoginRateLimit, Part, Rule,
+    extract::{
+        ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress,
+        value::{self, plain_path},
+    },
     reading::{HeadOnly, WithBody},
     refusal::{ByContentType, Respond},
 };
@@ -120,12 +122,27 @@ impl Config {
 impl LoginRateLimitLayer {
     /// A layer that asks this limiter.
     pub fn new(limiter: LoginLimiter) -> Self {
+        let counts_by = |name: &str| {
+            let rules = limiter.policy().rules().iter();
+            rules.flat_map(Rule::parts).any(|part| match part {
+                Part::Value(value) => **value == *name,
+                _ => false,
+            })
+        };
+        let ready_made: [(&str, Value); 2] = [
+            (Part::PATH, Arc::new(value::path)),
+            (Part::USER_AGENT, Arc::new(value::user_agent)),
+        ];
+        let values = (ready_made.into_iter())
+            .filter(|(name, _)| counts_by(name))
+            .map(|(name, value)| (name.into(), value))
+            .collect();
         Self {
             config: Arc::new(Config {
                 limiter,
                 address: Arc::new(PeerAddress),
                 user: UserSource::Head(Arc::new(NoUser)),
-                values: Vec::new(),
+                values,
                 most_of_body: 64 * 1024,
                 pass_too_large: false,
                 classify: None,
@@ -172,8 +189,9 @@ impl<M> LoginRateLimitLayer<M> {
         }
     }
 
-    /// Where a value of the app's own is found, for rules that count by it: a tenant, a device, the
-    /// path, the user agent. Requests without it are counted together.
+    /// Where a value of the app's own is found, for rules that count by it: a tenant, a device. Requests
+    /// without it are counted together. [`Part::PATH`] and [`Part::USER_AGENT`] are found by
+    /// themselves, unless this says otherwise.
     ///
     /// ```
     /// use http::request::Parts;
@@ -183,11 +201,10 @@ impl<M> LoginRateLimitLayer<M> {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limit = Limit::attempts(100).within(Period::hours(1));
-    /// let per_agent = Rule::new("agent", [Part::Address, Part::value("agent")], limit)?;
-    /// let limiter = LoginLimiter::new(Policy::default().with_rule(per_agent), MemoryStore::new());
-    /// let layer = LoginRateLimitLayer::new(limiter).with_value("agent", |request: &Parts| {
-    ///     let agent = request.headers.get("user-agent")?;
-    ///     Some(String::from_utf8_lossy(agent.as_bytes()).into_owned())
+    /// let per_tenant = Rule::new("tenant", [Part::Address, Part::value("tenant")], limit)?;
+    /// let limiter = LoginLimiter::new(Policy::default().with_rule(per_tenant), MemoryStore::new());
+    /// let layer = LoginRateLimitLayer::new(limiter).with_value("tenant", |request: &Parts| {
+    ///     Some(request.uri.host()?.to_owned())
     /// });
     /// # Ok(()) }
     /// ```
@@ -223,9 +240,12 @@ impl<M> LoginRateLimitLayer<M> {
         method: Method,
         paths: impl IntoIterator<Item = P>,
     ) -> Self {
-        let paths: Vec<_> = paths.into_iter().map(|path| plain(&path.into())).collect();
+        let paths: Vec<_> = paths
+            .into_iter()
+            .map(|path| plain_path(&path.into()))
+            .collect();
         self.with_filter(move |request| {
-            let is_known = |path: &str| paths.contains(&plain(path));
+            let is_known = |path: &str| paths.contains(&plain_path(path));
             #[cfg(feature = "axum")]
             let sent = request.extensions.get::<axum::extract::OriginalUri>();
             #[cfg(feature = "axum")]
@@ -268,13 +288,6 @@ impl<M> LoginRateLimitLayer<M> {
     pub fn limiter(&self) -> &LoginLimiter {
         &self.config.limiter
     }
-}
-
-/// A path without what does not matter: decoded, and without empty parts.
-fn plain(path: &str) -> String {
-    let decoded = percent_decode_str(path).decode_utf8_lossy();
-    let parts: Vec<_> = decoded.split('/').filter(|part| !part.is_empty()).collect();
-    parts.join("/")
 }
 
 impl LoginRateLimitLayer<WithBody> {

@@ -110,7 +110,7 @@ pub use limiter::{LoginLimiter, ReserveError, Reserving};
 pub use login_attempt::LoginAttempt;
 pub use normalise::normalise;
 pub use period::{ParsePeriodError, Period};
-pub use policy::{KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
+pub use policy::{BackoffBuilder, KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
 pub use reading::{HeadOnly, WithBody};
 pub use refusal::{Reason, Refusal};
 pub use service::LoginRateLimit;

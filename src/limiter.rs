@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 
 use crate::{
     Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
-    caller::Counted,
+    caller::{Counted, known_addresses_of},
     normalise,
     settling::{Tracker, UnderWay},
-    store::{Key, Slot, Standings, Store, StoreError, StoreFuture},
+    store::{Slot, Standings, Store, StoreError, StoreFuture},
 };
 
 /// Limits attempts to log in, by outcome.
@@ -63,9 +63,6 @@ struct Shared {
 }
 
 type Normaliser = Arc<dyn Fn(&str) -> String + Send + Sync>;
-
-/// What the known addresses of a user are kept under. No rule can have this name.
-const KNOWN_ADDRESSES: &str = "known:addresses";
 
 impl LoginLimiter {
     /// A limiter with this policy and this store.
@@ -222,7 +219,7 @@ impl LoginLimiter {
                 let mut work = self.clean_up(attempt.policy(), caller, Some(*token));
                 if let (Some(keep), Some(user)) = (attempt.policy().known_addresses(), &caller.user)
                 {
-                    let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
+                    let key = known_addresses_of(user);
                     work.push(store.remember(&key, caller.address, keep));
                 }
                 StoreFuture::all(work)
@@ -257,7 +254,7 @@ impl LoginLimiter {
         let (_, slots) = applying(&self.shared.policy, &caller, |_| true);
         let work = slots
             .iter()
-            .map(|slot| self.shared.store.cleanup(None, slot, &[]).done());
+            .map(|slot| self.shared.store.cleanup(None, slot, &[]));
         StoreFuture::all(work.collect())
     }
 
@@ -266,7 +263,7 @@ impl LoginLimiter {
     pub fn remember(&self, user: &str, address: IpAddr) -> StoreFuture<()> {
         let address = Address::new(address, self.shared.policy.ipv6_prefix());
         let user = self.normalise(user);
-        let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
+        let key = known_addresses_of(&user);
         let keep = self.shared.policy.known_addresses().unwrap_or_default();
         self.shared.store.remember(&key, address, keep)
     }
@@ -274,7 +271,7 @@ impl LoginLimiter {
     /// The addresses that the user has logged in from, the newest first.
     pub fn known_addresses(&self, user: &str) -> StoreFuture<Vec<Address>> {
         let user = self.normalise(user);
-        let key = Key::of_subject(KNOWN_ADDRESSES, user.as_bytes());
+        let key = known_addresses_of(&user);
         let keep = self.shared.policy.known_addresses().unwrap_or_default();
         self.shared.store.known(&key, keep)
     }
@@ -311,7 +308,7 @@ impl LoginLimiter {
         for main in mains {
             slots.swap(0, main);
             if let [main, others @ ..] = slots.as_slice() {
-                work.push(self.shared.store.cleanup(token, main, others).done());
+                work.push(self.shared.store.cleanup(token, main, others));
             }
             slots.swap(0, main);
         }
@@ -348,7 +345,7 @@ fn applying<'a>(
     let rules = policy.rules().iter().enumerate();
     rules
         .filter(|(_, rule)| rule.is_enabled() && chosen(rule))
-        .filter_map(|(i, rule)| Some((i, caller.slot(rule)?)))
+        .filter_map(|(i, rule)| Some((i, caller.slot(policy, rule)?)))
         .unzip()
 }
 

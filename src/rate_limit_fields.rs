@@ -31,10 +31,15 @@ impl RateLimitFields {
     }
 
     fn new(rule: &Rule, standing: Standing) -> Self {
-        let Limit::SlidingWindow(limit) = rule.limit();
+        let window = match rule.limit() {
+            Limit::SlidingWindow(numbers) => numbers.window(),
+            Limit::TokenBucket(numbers) => Some(numbers.refill()),
+            Limit::SlidingCounter(numbers) => Some(numbers.window()),
+            Limit::Backoff(_) => None,
+        };
         let name = rule.name();
-        let mut policy = format!("\"{name}\";q={}", limit.limit());
-        if let Some(window) = limit.window() {
+        let mut policy = format!("\"{name}\";q={}", standing.limit);
+        if let Some(window) = window {
             policy += &format!(";w={}", window.div_ceil(1000));
         }
         let mut state = format!("\"{name}\";r={}", standing.remaining());

@@ -4,6 +4,7 @@ mod address;
 mod body;
 mod forwarded;
 mod user;
+pub(crate) mod value;
 
 pub use address::{AddressError, ExtractAddress, PeerAddress, PeerAddressExtension};
 pub use body::{ExtractBodyUser, FormField, JsonField};

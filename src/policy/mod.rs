@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub use error::PolicyError;
-pub use limit::LimitBuilder;
+pub use limit::{BackoffBuilder, LimitBuilder};
 pub use rule::{Part, Rule};
 
 /// What is limited, and how much.
@@ -87,9 +87,27 @@ impl Policy {
                     "stands twice; a second rule needs a name of its own",
                 ));
             }
-            policy.rules.push(rule);
+            policy = policy.with_rule(rule);
         }
         Ok(policy)
+    }
+
+    /// The default policy and a limit of 100 failures of an account within 24 hours, all addresses
+    /// together, as NIST SP 800-63B asks for: a botnet is stopped however many addresses it has.
+    ///
+    /// The owner is not: addresses that the user has logged in from before, the newest 10 within 90
+    /// days, are exempt from that limit. Somewhere new, the owner can be kept out while somebody is
+    /// guessing; offer another way in, by mail say.
+    pub fn strict() -> Self {
+        Self::default().with_rule(Rule::built_in(
+            Rule::ACCOUNT,
+            [Part::User],
+            Limit::SlidingWindow(SlidingWindow {
+                limit: 100,
+                window: Some(DAY),
+                block: None,
+            }),
+        ))
     }
 
     const fn empty() -> Self {
@@ -123,6 +141,25 @@ impl Policy {
         )?)
     }
 
+    /// Sets the limit of the rule by user, all addresses together, and adds the rule if there is none:
+    /// it stops guessing that is spread over many addresses. The owner's
+    /// [known addresses](Self::with_known_addresses) are exempt from it.
+    ///
+    /// ```
+    /// use tower_login_rate_limit::{Limit, Period, Policy};
+    ///
+    /// let fifty_a_day = Limit::attempts(50).within(Period::days(1)).without_block();
+    /// let policy = Policy::default().with_account_limit(fifty_a_day)?;
+    /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+    /// ```
+    pub fn with_account_limit<L>(self, limit: L) -> Result<Self, PolicyError>
+    where
+        L: TryInto<Limit>,
+        PolicyError: From<L::Error>,
+    {
+        self.with_limit(Rule::new(Rule::ACCOUNT, [Part::User], limit)?)
+    }
+
     /// A rule in place of the one of its name, which stays off if it was.
     fn with_limit(self, rule: Rule) -> Result<Self, PolicyError> {
         let enabled = self.rule(rule.name()).is_none_or(Rule::is_enabled);
@@ -130,8 +167,14 @@ impl Policy {
     }
 
     /// Adds a rule, or replaces the one of the same name.
+    ///
+    /// With a rule that exempts known addresses, these are kept, as
+    /// [`KnownAddresses::default`] says unless the policy says otherwise.
     #[must_use]
     pub fn with_rule(mut self, rule: Rule) -> Self {
+        if rule.exempts_known_addresses() {
+            self.known_addresses.get_or_insert_default();
+        }
         match self.rules.iter_mut().find(|r| r.name() == rule.name()) {
             Some(old) => *old = rule,
             None => self.rules.push(rule),
@@ -182,8 +225,8 @@ impl Policy {
         Ok(self)
     }
 
-    /// Keeps, at each success, the address that the user came from. Off unless set: it costs one
-    /// more key for each user who logs in.
+    /// Keeps, at each success, the address that the user came from. Off unless set or needed by a rule:
+    /// it costs one more key for each user who logs in.
     #[must_use]
     pub fn with_known_addresses(mut self, keep: KnownAddresses) -> Self {
         self.known_addresses = Some(keep);
@@ -216,16 +259,17 @@ impl Policy {
     }
 }
 
+const DAY: Millis = 24 * 60 * 60 * 1000;
+
 /// 25 failures of an address within 24 hours block it for 7 days; 5 failures of a user from an
 /// address within 24 hours block that pair for 24 hours.
 impl Default for Policy {
     fn default() -> Self {
-        const DAY: Millis = 24 * 60 * 60 * 1000;
         let limit = |limit, block| {
             Limit::SlidingWindow(SlidingWindow {
                 limit,
                 window: Some(DAY),
-                block: Block::For(block),
+                block: Some(Block::new([Some(block)], 0)),
             })
         };
         Self {

@@ -21,13 +21,31 @@ pub enum Part {
     Address,
     /// The user that is being logged in. Until one is known, the rule does not apply.
     User,
-    /// A value that the app gives, by this name: a tenant, a device, a path. Callers without it are
-    /// counted together, so that leaving it out gains nothing.
+    /// A value that the app gives, by this name: a tenant, a device. Callers without it are counted
+    /// together, so that leaving it out gains nothing.
     Value(Arc<str>),
 }
 
 impl Part {
-    /// The app's own value of this name.
+    /// The name of the value that is the path of the request, which the layer finds by itself: in axum
+    /// the pattern of the route, so that what is variable in it makes no difference; elsewhere the path
+    /// without encoded characters and doubled slashes.
+    pub const PATH: &'static str = "path";
+    /// The name of the value that is the request's `User-Agent`, which the layer finds by itself. A
+    /// caller chooses it freely: good for telling apart, never as the only thing that limits.
+    pub const USER_AGENT: &'static str = "user-agent";
+
+    /// The value of this name: one of the app's own, [`PATH`](Self::PATH) or
+    /// [`USER_AGENT`](Self::USER_AGENT).
+    ///
+    /// ```
+    /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
+    ///
+    /// let parts = [Part::Address, Part::value(Part::PATH)];
+    /// let rule = Rule::new("door", parts, Limit::attempts(50).within(Period::hours(1)))?;
+    /// let policy = Policy::default().with_rule(rule);
+    /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+    /// ```
     pub fn value(name: impl Into<Arc<str>>) -> Self {
         Self::Value(name.into())
     }
@@ -48,6 +66,7 @@ pub struct Rule {
     parts: Vec<Part>,
     limit: Limit,
     enabled: bool,
+    exempts_known: bool,
 }
 
 impl Rule {
@@ -55,6 +74,9 @@ impl Rule {
     pub const ADDRESS: &'static str = "address";
     /// The name of the rule that counts by user and address together.
     pub const USER_ADDRESS: &'static str = "user-address";
+    /// The name of the rule that counts by user, all addresses together. The user's
+    /// [known addresses](crate::Policy::with_known_addresses) are exempt from it.
+    pub const ACCOUNT: &'static str = "account";
 
     /// A rule of the app's own.
     ///
@@ -92,6 +114,7 @@ impl Rule {
         let built_in: &[Part] = match &*name {
             Self::ADDRESS => &[Part::Address],
             Self::USER_ADDRESS => &[Part::User, Part::Address],
+            Self::ACCOUNT => &[Part::User],
             _ => &parts,
         };
         if parts != built_in {
@@ -121,11 +144,13 @@ impl Rule {
         let limit = limit
             .try_into()
             .map_err(|error| PolicyError::from(error).within(&name))?;
+        let exempts_known = &*name == Self::ACCOUNT;
         Ok(Self {
             name,
             parts,
             limit,
             enabled: true,
+            exempts_known,
         })
     }
 
@@ -136,7 +161,32 @@ impl Rule {
             parts: parts.into(),
             limit,
             enabled: true,
+            exempts_known: name == Self::ACCOUNT,
         }
+    }
+
+    /// The same rule, with attempts from an address that the user has logged in from before left out:
+    /// they are neither counted nor refused by it. The rule [`ACCOUNT`](Self::ACCOUNT) is so by
+    /// itself; another one has to count by user and nothing else.
+    ///
+    /// ```
+    /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
+    ///
+    /// // A short window beside the long one of the rule "account".
+    /// let burst = Rule::new("account-burst", [Part::User], Limit::attempts(20).within(Period::minutes(10)))?
+    ///     .exempting_known_addresses()?;
+    /// let policy = Policy::strict().with_rule(burst);
+    /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+    /// ```
+    pub fn exempting_known_addresses(mut self) -> Result<Self, PolicyError> {
+        if self.parts != [Part::User] {
+            return Err(PolicyError::new(
+                format!("{}.exempt_known_addresses", self.name),
+                "is for rules that count by user and nothing else: known addresses are kept by user",
+            ));
+        }
+        self.exempts_known = true;
+        Ok(self)
     }
 
     /// The same rule, switched on or off. A rule that is off counts nothing and refuses nobody.
@@ -168,6 +218,11 @@ impl Rule {
     /// Whether it is switched on.
     pub const fn is_enabled(&self) -> bool {
         self.enabled
+    }
+
+    /// Whether attempts from an address that the user has logged in from before are left out.
+    pub const fn exempts_known_addresses(&self) -> bool {
+        self.exempts_known
     }
 
     pub(crate) fn counts_by_address(&self) -> bool {

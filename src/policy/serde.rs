@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
+use super::{BackoffBuilder, KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
 use crate::{
     Limit, Period,
-    algorithm::{Block, Millis, SlidingWindow},
+    algorithm::{Backoff, Block, Millis},
 };
 
 #[derive(Serialize, Deserialize)]
@@ -30,18 +30,57 @@ struct KnownAddressesFile {
     kept_for: Option<Period>,
 }
 
+/// A rule, with the numbers of whichever algorithm it has.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleFile {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<Vec<String>>,
-    limit: u32,
-    within: Period,
+    #[serde(default, skip_serializing_if = "AlgorithmFile::is_the_usual")]
+    algorithm: AlgorithmFile,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    block: Option<String>,
+    limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within: Option<Period>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    block: Option<BlockFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again_within: Option<Period>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waits: Option<Vec<Period>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jitter: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgotten_after: Option<Period>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exempt_known_addresses: Option<bool>,
     #[serde(default = "on")]
     enabled: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AlgorithmFile {
+    #[default]
+    SlidingWindow,
+    TokenBucket,
+    SlidingCounter,
+    Backoff,
+}
+
+impl AlgorithmFile {
+    fn is_the_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One length, or several of blocks that grow.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum BlockFile {
+    One(String),
+    Growing(Vec<String>),
 }
 
 /// A block that is none: pure sliding.
@@ -106,49 +145,179 @@ impl TryFrom<RuleFile> for Rule {
     type Error = PolicyError;
 
     fn try_from(file: RuleFile) -> Result<Self, Self::Error> {
-        let parts = match (file.key, file.name.as_str()) {
+        let parts = match (&file.key, file.name.as_str()) {
             (Some(key), name) => (key.iter())
                 .map(|word| Part::from_word(word, name))
                 .collect::<Result<_, _>>()?,
             (None, Self::ADDRESS) => vec![Part::Address],
             (None, Self::USER_ADDRESS) => vec![Part::User, Part::Address],
+            (None, Self::ACCOUNT) => vec![Part::User],
             (None, name) => {
                 return Err(PolicyError::new(
                     format!("{name}.key"),
-                    "is missing; only \"address\" and \"user-address\" have one by themselves",
+                    "is missing; only \"address\", \"user-address\" and \"account\" have one by themselves",
                 ));
             }
         };
-        let limit = Limit::attempts(file.limit).within(file.within);
-        let limit: LimitBuilder = match file.block.as_deref() {
-            None => limit,
-            Some(block) if block.eq_ignore_ascii_case(NO_BLOCK) => limit.without_block(),
-            Some(block) => limit.blocked_for(block.parse::<Period>().map_err(|error| {
-                PolicyError::new(format!("{}.block", file.name), error.to_string())
-            })?),
+        let limit = file.to_limit().map_err(|error| error.within(&file.name))?;
+        let rule = Self::new(file.name, parts, limit)?.enabled(file.enabled);
+        match file.exempt_known_addresses {
+            Some(true) => rule.exempting_known_addresses(),
+            Some(false) if rule.exempts_known_addresses() => Err(PolicyError::new(
+                format!("{}.exempt_known_addresses", rule.name()),
+                "is always true for a rule of this name; give the rule another one",
+            )),
+            _ => Ok(rule),
+        }
+    }
+}
+
+impl RuleFile {
+    fn to_limit(&self) -> Result<Limit, PolicyError> {
+        let is_backoff = self.algorithm == AlgorithmFile::Backoff;
+        let no_meaning = |field: &str, reason: &str| Err(PolicyError::new(field, reason));
+        // What does not belong to the algorithm is not ignored: somebody meant something by it.
+        let of_attempts = [
+            ("limit", self.limit.is_some()),
+            ("within", self.within.is_some()),
+            ("block", self.block.is_some()),
+            ("again_within", self.again_within.is_some()),
+        ];
+        let of_backoff = [
+            ("waits", self.waits.is_some()),
+            ("jitter", self.jitter.is_some()),
+            ("forgotten_after", self.forgotten_after.is_some()),
+        ];
+        for (field, is_there) in of_attempts {
+            if is_there && is_backoff {
+                return no_meaning(field, "means nothing to a backoff; it has waits");
+            }
+        }
+        for (field, is_there) in of_backoff {
+            if is_there && !is_backoff {
+                return no_meaning(field, "is for algorithm = \"backoff\"");
+            }
+        }
+        let grows = matches!(&self.block, Some(BlockFile::Growing(lengths)) if lengths.len() > 1);
+        if self.again_within.is_some() && !grows {
+            return no_meaning("again_within", "needs a block with more than one length");
+        }
+        match is_backoff {
+            true => self.to_backoff(),
+            false => self.to_attempts(),
+        }
+    }
+
+    fn to_backoff(&self) -> Result<Limit, PolicyError> {
+        let mut words = match &self.waits {
+            None => BackoffBuilder::default(),
+            Some(waits) => Limit::backoff(
+                (waits.iter())
+                    .map(|wait| finite("waits", *wait))
+                    .collect::<Result<Vec<_>, _>>()?,
+            ),
         };
-        Ok(Self::new(file.name, parts, limit)?.enabled(file.enabled))
+        if let Some(percent) = self.jitter {
+            words = words.with_jitter(percent);
+        }
+        if let Some(time) = self.forgotten_after {
+            words = words.forgotten_after(time);
+        }
+        words.build()
+    }
+
+    fn to_attempts(&self) -> Result<Limit, PolicyError> {
+        let missing = |field| PolicyError::new(field, "is missing");
+        let limit = self.limit.ok_or_else(|| missing("limit"))?;
+        let within = self.within.ok_or_else(|| missing("within"))?;
+        let words = Limit::attempts(limit).within(within);
+        let mut words: LimitBuilder = match self.algorithm {
+            AlgorithmFile::TokenBucket => words.as_token_bucket(),
+            AlgorithmFile::SlidingCounter => words.as_sliding_counter(),
+            AlgorithmFile::SlidingWindow | AlgorithmFile::Backoff => words,
+        };
+        let period = |text: &String| {
+            let parsed = text.parse::<Period>();
+            parsed.map_err(|error| PolicyError::new("block", error.to_string()))
+        };
+        match &self.block {
+            None => {}
+            Some(BlockFile::One(block)) if block.eq_ignore_ascii_case(NO_BLOCK) => {
+                words = words.without_block();
+            }
+            Some(BlockFile::One(block)) => words = words.blocked_for(period(block)?),
+            Some(BlockFile::Growing(blocks)) => {
+                let Some((first, then)) = blocks.split_first() else {
+                    let reason = "is an empty list; say \"none\" for no block";
+                    return Err(PolicyError::new("block", reason));
+                };
+                words = words.blocked_for(period(first)?);
+                for block in then {
+                    words = words.then_for(period(block)?);
+                }
+            }
+        }
+        if let Some(time) = self.again_within {
+            words = words.again_within(time);
+        }
+        words.build()
     }
 }
 
 impl From<&Rule> for RuleFile {
     fn from(rule: &Rule) -> Self {
-        let Limit::SlidingWindow(SlidingWindow {
-            limit,
-            window,
-            block,
-        }) = *rule.limit();
+        let limit = rule.limit();
+        let (algorithm, attempts, within) = match limit {
+            Limit::SlidingWindow(numbers) => (
+                AlgorithmFile::SlidingWindow,
+                Some(numbers.limit()),
+                Some(period(numbers.window())),
+            ),
+            Limit::TokenBucket(numbers) => (
+                AlgorithmFile::TokenBucket,
+                Some(numbers.capacity()),
+                Some(period(Some(numbers.refill()))),
+            ),
+            Limit::SlidingCounter(numbers) => (
+                AlgorithmFile::SlidingCounter,
+                Some(numbers.limit()),
+                Some(period(Some(numbers.window()))),
+            ),
+            Limit::Backoff(_) => (AlgorithmFile::Backoff, None, None),
+        };
+        let backoff = match limit {
+            Limit::Backoff(numbers) => Some(numbers),
+            _ => None,
+        };
+        let waits = |numbers: &Backoff| {
+            let waits = numbers.waits().iter();
+            waits.map(|wait| period(Some(*wait))).collect()
+        };
+        let grows = limit.block().filter(|block| block.lengths().len() > 1);
         Self {
             name: rule.name().to_owned(),
             key: Some(rule.parts().iter().map(Part::to_word).collect()),
-            limit,
-            within: period(window),
-            block: Some(match block {
-                Block::Sliding => NO_BLOCK.to_owned(),
-                Block::For(block) => period(Some(block)).to_string(),
-                Block::Forever => Period::Forever.to_string(),
-            }),
+            algorithm,
+            limit: attempts,
+            within,
+            block: attempts.map(|_| BlockFile::from(limit.block())),
+            again_within: grows.map(|block| period(Some(block.again_within()))),
+            waits: backoff.map(waits),
+            jitter: backoff.map(Backoff::jitter),
+            forgotten_after: backoff.map(|numbers| period(numbers.forgotten_after())),
+            exempt_known_addresses: rule.exempts_known_addresses().then_some(true),
             enabled: rule.is_enabled(),
+        }
+    }
+}
+
+impl From<Option<&Block>> for BlockFile {
+    fn from(block: Option<&Block>) -> Self {
+        let words = |length: &Option<Millis>| period(*length).to_string();
+        match block.map(Block::lengths) {
+            None => Self::One(NO_BLOCK.to_owned()),
+            Some([one]) => Self::One(words(one)),
+            Some(lengths) => Self::Growing(lengths.iter().map(words).collect()),
         }
     }
 }
@@ -158,11 +327,12 @@ impl Part {
         match (word, word.strip_prefix("value:")) {
             ("address", _) => Ok(Self::Address),
             ("user", _) => Ok(Self::User),
+            (Self::PATH | Self::USER_AGENT, _) => Ok(Self::value(word)),
             (_, Some(name)) => Ok(Self::value(name)),
             _ => Err(PolicyError::new(
                 format!("{rule}.key"),
                 format!(
-                    "{word:?} is none of \"address\", \"user\" and \"value:…\" with the name of a value of the app's own"
+                    "{word:?} is none of \"address\", \"user\", \"path\", \"user-agent\" and \"value:…\" with the name of a value of the app's own"
                 ),
             )),
         }

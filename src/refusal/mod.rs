@@ -81,13 +81,18 @@ impl Refusal {
     pub const fn reason(&self) -> Reason {
         match self.standing.state {
             State::Blocked { .. } => Reason::Blocked,
-            State::Busy | State::Clear => Reason::Busy,
+            State::Exempt | State::Clear | State::Busy => Reason::Busy,
         }
     }
 
     /// How many attempts count.
     pub const fn usage(&self) -> u32 {
         self.standing.usage
+    }
+
+    /// The same with its fraction, where an algorithm has one.
+    pub const fn rate(&self) -> f64 {
+        self.standing.rate()
     }
 
     /// How many may count.
@@ -105,7 +110,7 @@ impl Refusal {
     pub const fn lifts(&self) -> Period {
         match self.standing.state {
             State::Blocked { lifts } => lifts,
-            State::Busy | State::Clear => Period::Of(BUSY_RETRY),
+            State::Exempt | State::Clear | State::Busy => Period::Of(BUSY_RETRY),
         }
     }
 

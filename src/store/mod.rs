@@ -7,7 +7,12 @@ mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-use std::{fmt::Debug, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    fmt::Debug,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    time::Duration,
+};
 
 use smallvec::SmallVec;
 
@@ -70,8 +75,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
 
     /// Takes every failed attempt of the `main` counter, and `token` if given, out of that counter
-    /// and out of the `others`. Attempts in flight stay, and so do all others of the `others`. Says
-    /// how many left the main counter.
+    /// and out of the `others`. Attempts in flight stay, and so do all others of the `others`. What the
+    /// main counter remembers beyond that, of earlier blocks say, is forgotten.
     ///
     /// A token that is not in the main counter (any more) leaves the `others` and takes nothing with
     /// it: an attempt cleans up once, also if it is said twice that it went well.
@@ -80,7 +85,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         token: Option<Token>,
         main: &Slot<'_>,
         others: &[Slot<'_>],
-    ) -> StoreFuture<usize>;
+    ) -> StoreFuture<()>;
 
     /// Keeps an address under this key, and as many of the newest as `keep` says.
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()>;
@@ -111,7 +116,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         token: Option<Token>,
         main: &Slot<'_>,
         others: &[Slot<'_>],
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<()> {
         (**self).cleanup(token, main, others)
     }
 
@@ -132,7 +137,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 ///
 /// let limit = Limit::attempts(3).within(Period::hours(1)).build()?;
 /// let key = Key::of_address("192.0.2.1".parse()?, "downloads");
-/// let standings = MemoryStore::new().check(&[Slot { key, limit }]).await?;
+/// let standings = MemoryStore::new().check(&[Slot::new(key, &limit)]).await?;
 /// assert_eq!(standings[0].remaining(), 3);
 /// # Ok(()) }
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
@@ -143,7 +148,53 @@ pub struct Slot<'a> {
     /// Which counter.
     pub key: Key<'a>,
     /// What it allows.
-    pub limit: Limit,
+    pub limit: &'a Limit,
+    /// An attempt from this address, if it is known, does not count here and is not refused.
+    pub unless_known: Option<KnownAddress<'a>>,
+}
+
+impl<'a> Slot<'a> {
+    /// A counter in which every attempt counts.
+    pub const fn new(key: Key<'a>, limit: &'a Limit) -> Self {
+        Self {
+            key,
+            limit,
+            unless_known: None,
+        }
+    }
+}
+
+/// An address that may be among those that are [kept](Store::remember) under a key.
+///
+/// A store that is spread over several servers has to find both the counter and the addresses in one
+/// step, so their keys must have the same subject and no address.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{KnownAddresses, Limit, Period, algorithm::State};
+/// use tower_login_rate_limit::store::{Key, KnownAddress, MemoryStore, Slot, Store};
+///
+/// let store = MemoryStore::new();
+/// let (address, keep) = ("192.0.2.1".parse()?, KnownAddresses::default());
+/// let key = Key::of_subject("homes", &b"alice"[..]);
+/// store.remember(&key, address, keep).await?;
+///
+/// let limit = Limit::attempts(100).within(Period::days(1)).build()?;
+/// let mut slot = Slot::new(Key::of_subject("account", &b"alice"[..]), &limit);
+/// slot.unless_known = Some(KnownAddress { key, address, keep });
+/// assert_eq!(store.check(&[slot]).await?[0].state, State::Exempt);
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KnownAddress<'a> {
+    /// Where known addresses are kept.
+    pub key: Key<'a>,
+    /// The one that may be among them.
+    pub address: Address,
+    /// Which of them are known: the newest so many, for so long.
+    pub keep: KnownAddresses,
 }
 
 /// How counters stand, in the order in which they were asked for.
@@ -151,7 +202,7 @@ pub struct Slot<'a> {
 /// ```
 /// use tower_login_rate_limit::{algorithm::{Standing, State}, store::Standings};
 ///
-/// let busy = Standing { usage: 5, limit: 5, state: State::Busy };
+/// let busy = Standing::new(5, 5, State::Busy);
 /// assert!(!Standings::from_iter([busy]).admitted());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,6 +220,12 @@ impl Deref for Standings {
 
     fn deref(&self) -> &Self::Target {
         &self.0
+    }
+}
+
+impl DerefMut for Standings {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }
 

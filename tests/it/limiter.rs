@@ -321,8 +321,8 @@ async fn plain_calls_for_any_key() {
     let both = BothStores::start().await;
     let limit = Limit::attempts(3).within(Period::hours(1)).without_block();
     for (name, store) in both.stores() {
-        let mails = KeyLimiter::new("mail", limit, Arc::clone(&store)).unwrap();
-        let codes = KeyLimiter::new("code", limit, store).unwrap();
+        let mails = KeyLimiter::new("mail", limit.clone(), Arc::clone(&store)).unwrap();
+        let codes = KeyLimiter::new("code", limit.clone(), store).unwrap();
         let first = mails.reserve("key").await.unwrap();
         mails.reserve("key").await.unwrap();
         mails.reserve("key").await.unwrap();

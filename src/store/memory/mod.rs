@@ -21,7 +21,7 @@ use self::{
 use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::{
     Address, KnownAddresses, Limit, Token,
-    algorithm::{Millis, Standing, State, Window},
+    algorithm::{Counter, Millis, Standing, State},
     clock::{Clock, MonotonicClock, to_millis},
 };
 
@@ -61,8 +61,26 @@ pub struct MemoryStore {
 /// What shares a lock: the counters of some addresses.
 #[derive(Default)]
 struct Shard {
-    counters: Table<Window>,
+    counters: Table<Counter>,
     known: Table<Vec<(Millis, Address)>>,
+}
+
+impl Shard {
+    /// The addresses kept under this key, the newest first.
+    fn known(
+        &self,
+        key: &Fingerprint,
+        keep: KnownAddresses,
+        now: Millis,
+    ) -> impl Iterator<Item = Address> {
+        let kept_for = to_millis(keep.kept_for());
+        let entries = self.known.get(key.bits).into_iter();
+        entries
+            .flat_map(|entry| &entry.value)
+            .filter(move |(at, _)| at.saturating_add(kept_for) > now)
+            .take(keep.newest() as usize)
+            .map(|(_, address)| *address)
+    }
 }
 
 impl MemoryStore {
@@ -110,13 +128,19 @@ impl MemoryStore {
             .iter()
             .map(|slot| self.fingerprints.of(&slot.key))
             .collect();
+        let known: SmallVec<[_; 4]> = slots
+            .iter()
+            .map(|slot| Some(self.fingerprints.of(&slot.unless_known.as_ref()?.key)))
+            .collect();
         // Each once and in the same order everywhere, so that no two calls wait for each other.
-        let mut order: SmallVec<[_; 4]> = keys.iter().map(shard_of).collect();
+        let all = keys.iter().chain(known.iter().flatten());
+        let mut order: SmallVec<[_; 4]> = all.map(shard_of).collect();
         order.sort_unstable();
         order.dedup();
         let shards = order.into_iter().map(|i| (i, self.lock_shard(i))).collect();
         Locked {
             keys,
+            known,
             shards,
             room: &self.room,
             now: self.clock.now(),
@@ -159,18 +183,7 @@ impl MemoryStore {
     fn known_now(&self, key: &Key<'_>, keep: KnownAddresses) -> Vec<Address> {
         let key = self.fingerprints.of(key);
         let shard = self.lock_shard(shard_of(&key));
-        let now = self.clock.now();
-        let kept_for = to_millis(keep.kept_for());
-        let Some(entry) = shard.known.get(key.bits) else {
-            return Vec::new();
-        };
-        let kept = entry
-            .value
-            .iter()
-            .filter(|(at, _)| at.saturating_add(kept_for) > now);
-        kept.take(keep.newest() as usize)
-            .map(|(_, address)| *address)
-            .collect()
+        shard.known(&key, keep, self.clock.now()).collect()
     }
 
     /// Does what needs room for new entries, after a search for room if there is none.
@@ -217,6 +230,8 @@ const fn shard_of(key: &Fingerprint) -> usize {
 /// The counters of some slots, held until dropped.
 struct Locked<'a> {
     keys: SmallVec<[Fingerprint; 4]>,
+    /// Where the addresses are that a slot makes an exception for.
+    known: SmallVec<[Option<Fingerprint>; 4]>,
     shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>,
     room: &'a Room,
     now: Millis,
@@ -225,11 +240,12 @@ struct Locked<'a> {
 impl Locked<'_> {
     /// Reserves in all slots or in none; `None` if there is no room for new counters.
     fn reserve(&mut self, token: Token, lease: Millis, slots: &[Slot<'_>]) -> Option<Standings> {
-        let standings: Standings = (slots.iter().zip(&self.keys))
-            .map(|(slot, key)| self.standing(key, slot.limit))
-            .collect();
+        let mut standings = self.check(slots);
         // An attempt that is here already is let through: its first reply may have been lost.
-        let held = |key| self.window(key).is_some_and(|window| window.holds(token));
+        let held = |key| {
+            self.counter(key)
+                .is_some_and(|counter| counter.holds(token))
+        };
         let mut asked = standings.iter().zip(&self.keys);
         if asked.any(|(standing, key)| standing.refuses() && !held(key)) {
             self.keep_blocked(slots, &standings);
@@ -238,7 +254,7 @@ impl Locked<'_> {
 
         // Room first: while there is none, nothing has to be searched again and again.
         let (now, room) = (self.now, self.room);
-        let new = self.new_counters();
+        let new = self.new_counters(&standings);
         if !room.take(new) {
             return None;
         }
@@ -248,47 +264,71 @@ impl Locked<'_> {
             }
         }
         // One of ours may have been dead, and its room was given back.
-        room.take_back(self.new_counters() - new);
-        let admitted = (slots.iter().zip(self.keys.clone()))
-            .map(|(slot, key)| {
-                let Limit::SlidingWindow(limit) = slot.limit;
+        room.take_back(self.new_counters(&standings) - new);
+        for ((slot, standing), key) in slots.iter().zip(&mut *standings).zip(self.keys.clone()) {
+            if standing.state != State::Exempt {
                 let counter = self.shard(&key).counters.get_or_insert(key.bits);
-                let standing = counter.value.admit(&limit, token, lease, now);
+                *standing = counter.value.admit(slot.limit, token, lease, now);
                 counter.expires = expires(&counter.value, slot.limit, now);
-                standing
-            })
-            .collect();
-        Some(admitted)
+            }
+        }
+        Some(standings)
     }
 
-    /// How many of the counters are not there yet.
-    fn new_counters(&self) -> usize {
-        let is_new = |(i, key): &(usize, &Fingerprint)| {
-            self.window(key).is_none() && !self.keys[..*i].contains(key)
+    /// How many of the counters that are to be written to are not there yet.
+    fn new_counters(&self, standings: &Standings) -> usize {
+        let is_new = |i: &usize| {
+            let key = &self.keys[*i];
+            let counts = |i: usize| standings[i].state != State::Exempt;
+            counts(*i)
+                && self.counter(key).is_none()
+                && !(0..*i).any(|before| counts(before) && self.keys[before] == *key)
         };
-        self.keys.iter().enumerate().filter(is_new).count()
+        (0..self.keys.len()).filter(is_new).count()
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> Standings {
-        (slots.iter().zip(&self.keys))
-            .map(|(slot, key)| self.standing(key, slot.limit))
-            .collect()
+        let standing = |(i, slot): (usize, &Slot<'_>)| {
+            let standing = match self.counter(&self.keys[i]) {
+                Some(counter) => counter.standing(slot.limit, self.now),
+                None => Counter::default().standing(slot.limit, self.now),
+            };
+            match self.is_exempt(i, slot) {
+                true => Standing {
+                    state: State::Exempt,
+                    ..standing
+                },
+                false => standing,
+            }
+        };
+        slots.iter().enumerate().map(standing).collect()
+    }
+
+    fn is_exempt(&self, i: usize, slot: &Slot<'_>) -> bool {
+        let (Some(known), Some(key)) = (&slot.unless_known, &self.known[i]) else {
+            return false;
+        };
+        let shard = self.shards.iter().find(|(i, _)| *i == shard_of(key));
+        shard.is_some_and(|(_, shard)| {
+            let mut addresses = shard.known(key, known.keep, self.now);
+            addresses.any(|address| address == known.address)
+        })
     }
 
     /// Applies `change` to each counter that is there; says how many it changed.
     fn change(
         &mut self,
         slots: &[Slot<'_>],
-        mut change: impl FnMut(&mut Window, Millis) -> bool,
+        mut change: impl FnMut(usize, &mut Counter, Millis) -> bool,
     ) -> usize {
         let (now, room) = (self.now, self.room);
         let mut changed = 0;
-        for (slot, key) in slots.iter().zip(self.keys.clone()) {
+        for (i, (slot, key)) in slots.iter().zip(self.keys.clone()).enumerate() {
             let counters = &mut self.shard(&key).counters;
             let Some(counter) = counters.get_mut(key.bits) else {
                 continue;
             };
-            if change(&mut counter.value, now) {
+            if change(i, &mut counter.value, now) {
                 changed += 1;
                 if counter.value.is_empty() {
                     counters.remove(key.bits, room);
@@ -300,23 +340,16 @@ impl Locked<'_> {
         changed
     }
 
-    /// Takes `token` and the failed attempts of the first slot out of all; says how many left the
-    /// first.
-    fn clean_up(&mut self, token: Option<Token>, slots: &[Slot<'_>]) -> usize {
-        let main = self.keys.first().and_then(|key| self.window(key));
+    /// Cleans up the first slot, and takes what left it out of the others.
+    fn clean_up(&mut self, token: Option<Token>, slots: &[Slot<'_>]) {
         let mut tokens: Vec<_> = token.into_iter().collect();
-        let mut left = 0;
-        if let Some(main) = main
-            && token.is_none_or(|token| main.holds(token))
-        {
-            tokens.extend(
-                main.failed(self.now)
-                    .filter(|failed| Some(*failed) != token),
-            );
-            left = tokens.len();
-        }
-        self.change(slots, |window, _| window.cancel_all(&tokens) > 0);
-        left
+        self.change(slots, |i, counter, now| match i {
+            0 => {
+                tokens = counter.clean_up(token, now);
+                true
+            }
+            _ => counter.cancel_all(&tokens) > 0,
+        });
     }
 
     /// A block may have become longer by a new policy since the counter was written last.
@@ -331,15 +364,7 @@ impl Locked<'_> {
         }
     }
 
-    fn standing(&self, key: &Fingerprint, limit: Limit) -> Standing {
-        let Limit::SlidingWindow(limit) = limit;
-        match self.window(key) {
-            Some(window) => window.standing(&limit, self.now),
-            None => Window::default().standing(&limit, self.now),
-        }
-    }
-
-    fn window(&self, key: &Fingerprint) -> Option<&Window> {
+    fn counter(&self, key: &Fingerprint) -> Option<&Counter> {
         let i = shard_of(key);
         let (_, shard) = self.shards.iter().find(|(shard, _)| *shard == i)?;
         shard.counters.get(key.bits).map(|counter| &counter.value)
@@ -352,9 +377,8 @@ impl Locked<'_> {
     }
 }
 
-fn expires(window: &Window, limit: Limit, now: Millis) -> Millis {
-    let Limit::SlidingWindow(limit) = limit;
-    window.expires(&limit, now).unwrap_or(Millis::MAX)
+fn expires(counter: &Counter, limit: &Limit, now: Millis) -> Millis {
+    counter.expires(limit, now).unwrap_or(Millis::MAX)
 }
 
 impl Store for MemoryStore {
@@ -368,12 +392,12 @@ impl Store for MemoryStore {
     }
 
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let fail = |window: &mut Window, now| window.fail(token, now);
+        let fail = |_, counter: &mut Counter, now| counter.fail(token, now);
         StoreFuture::now(Ok(self.lock(slots).change(slots, fail)))
     }
 
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let cancel = |window: &mut Window, _| window.cancel(token);
+        let cancel = |_, counter: &mut Counter, _| counter.cancel(token);
         StoreFuture::now(Ok(self.lock(slots).change(slots, cancel)))
     }
 
@@ -382,9 +406,10 @@ impl Store for MemoryStore {
         token: Option<Token>,
         main: &Slot<'_>,
         others: &[Slot<'_>],
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<()> {
         let slots: SmallVec<[_; 4]> = std::iter::once(main).chain(others).cloned().collect();
-        StoreFuture::now(Ok(self.lock(&slots).clean_up(token, &slots)))
+        self.lock(&slots).clean_up(token, &slots);
+        StoreFuture::now(Ok(()))
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {

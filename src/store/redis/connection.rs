@@ -41,6 +41,8 @@ pub(super) struct Failure {
     /// If the command may still be carried out: sends another one behind it, on the same connection,
     /// on which commands keep their order.
     pub(super) afterthought: Option<Afterthought>,
+    /// Whether the server keeps the keys of the command in different places.
+    pub(super) is_cross_slot: bool,
 }
 
 type Afterthought = Box<dyn FnOnce(Cmd, &'static Script) + Send>;
@@ -50,6 +52,7 @@ impl From<StoreError> for Failure {
         Self {
             error,
             afterthought: None,
+            is_cross_slot: false,
         }
     }
 }
@@ -59,8 +62,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends commands, over whatever kind of connection.
 pub(super) trait Link: Send + Sync {
-    /// Sends a command, for a script if it is a call of one, and answers within the deadline.
-    fn send(self: Arc<Self>, command: Cmd, script: Option<&'static Script>) -> Answer;
+    /// When something that begins now has to be answered.
+    fn deadline(&self) -> Instant;
+
+    /// Sends a command, for a script if it is a call of one, and answers by the deadline.
+    fn send(
+        self: Arc<Self>,
+        command: Cmd,
+        script: Option<&'static Script>,
+        deadline: Instant,
+    ) -> Answer;
 }
 
 /// A pool of shared connections.
@@ -105,8 +116,8 @@ where
         &self,
         command: Cmd,
         script: Option<&'static Script>,
+        deadline: Instant,
     ) -> Result<Value, Failure> {
-        let deadline = Instant::now() + self.deadline;
         // After a restart all connections of the pool are dead, and one more call finds a new one.
         let mut tries = self.size + 1;
         loop {
@@ -121,6 +132,7 @@ where
                 return Err(Failure {
                     error: self.no_answer_in_time(),
                     afterthought: Some(link.afterthought()),
+                    is_cross_slot: false,
                 });
             };
             tries -= 1;
@@ -133,7 +145,13 @@ where
                         return Err(self.explain(&error).into());
                     }
                 }
-                Err(error) => return Err(self.explain(&error).into()),
+                Err(error) => {
+                    let kind = error.kind();
+                    return Err(Failure {
+                        is_cross_slot: kind == ErrorKind::Server(ServerErrorKind::CrossSlot),
+                        ..self.explain(&error).into()
+                    });
+                }
             }
         }
     }
@@ -197,8 +215,17 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Clone + Sync,
 {
-    fn send(self: Arc<Self>, command: Cmd, script: Option<&'static Script>) -> Answer {
-        Box::pin(async move { self.exchange(command, script).await })
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    fn send(
+        self: Arc<Self>,
+        command: Cmd,
+        script: Option<&'static Script>,
+        deadline: Instant,
+    ) -> Answer {
+        Box::pin(async move { self.exchange(command, script, deadline).await })
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! `prefix:{address}:kind`, or `prefix:{address}:kind:digest` with a digest of the subject; without
 //! an address the digest takes its place. What stands in braces decides where a Redis Cluster keeps a
-//! key, so all counters of one address are on one server and one script can decide on them.
+//! key, so all counters of one address are on one server and one script can decide on them; and so are
+//! all of one subject that have no address.
 
 use std::io::Write;
 
@@ -52,12 +53,15 @@ impl KeyScheme {
 
     /// 128 bits of a keyed hash, in hexadecimal: nobody finds two names with the same.
     fn digest(&self, key: &Key<'_>) -> String {
-        let mut hasher = blake3::Hasher::new_keyed(&self.digest_key);
-        hasher.update(&(key.kind.len() as u64).to_le_bytes());
-        hasher.update(key.kind.as_bytes());
-        hasher.update(&key.subject);
-        hasher.finalize().to_hex()[..32].to_owned()
+        let digest = blake3::keyed_hash(&self.digest_key, &key.subject);
+        digest.to_hex()[..32].to_owned()
     }
+}
+
+/// What stands in braces in a key.
+pub(super) fn hash_tag(key: &[u8]) -> &[u8] {
+    let mut parts = key.split(|byte| matches!(byte, b'{' | b'}'));
+    parts.nth(1).unwrap_or(key)
 }
 
 #[cfg(test)]

@@ -1,27 +1,39 @@
 //! The store that a fleet of servers shares.
 
+mod builder;
 mod connection;
+mod counters;
 mod keys;
 mod reply;
 mod scripts;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 pub use bb8_redis::bb8;
 pub use redis;
 
 use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value, aio::ConnectionLike};
+use redis::{Cmd, IntoConnectionInfo, RedisError, Value, aio::ConnectionLike};
+use tokio::time::{Instant, timeout_at};
 
+pub use self::builder::RedisStoreBuilder;
 use self::{
-    connection::{Connections, Failure, FromPool, Link, OneServer},
+    connection::{Failure, Link},
+    counters::{Counters, Part, Settling},
     keys::KeyScheme,
     scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
 };
-use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
+use super::{Key, Slot, Standings, Store, StoreError, StoreFuture};
 use crate::{
-    Address, KnownAddresses, Limit, Token,
-    algorithm::{Block, Millis},
+    Address, KnownAddresses, Token,
+    algorithm::{Millis, Standing, State},
     clock::{Clock, to_millis},
 };
 
@@ -47,8 +59,10 @@ use crate::{
 ///
 /// # Redis Cluster
 ///
-/// All counters of an address are in one slot. A rule that does not count by address is in another
-/// one, and a cluster refuses to decide on both together.
+/// All counters of an address are in one slot and are decided in one step. A rule that does not count
+/// by address, as by account, is in another one. There a cluster is asked for the address first and
+/// then, if that admits, for the account; what the one has admitted is taken back if the other refuses.
+/// So nothing is admitted beyond a limit, for one more round trip.
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<dyn Link>,
@@ -58,6 +72,8 @@ pub struct RedisStore {
 struct Shared {
     keys: KeyScheme,
     clock: Option<Box<dyn Clock>>,
+    /// Whether a server has refused to decide on counters of different hash tags, as a cluster does.
+    is_cluster: AtomicBool,
 }
 
 impl RedisStore {
@@ -85,22 +101,16 @@ impl RedisStore {
         RedisStoreBuilder::default()
     }
 
-    fn run<T: Send + 'static>(
-        &self,
-        command: Cmd,
-        script: &'static Script,
-        read: impl FnOnce(&Value) -> Result<T, StoreError> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let answer = Arc::clone(&self.link).send(command, Some(script));
-        StoreFuture::later(async move {
-            let value = answer.await.map_err(|failure| failure.error)?;
-            read(&value)
-        })
-    }
-
-    fn keys<'k>(&self, keys: impl IntoIterator<Item = &'k Key<'k>>) -> Vec<Vec<u8>> {
-        let write = |key| self.shared.keys.write(key);
-        keys.into_iter().map(write).collect()
+    fn new(link: Arc<dyn Link>, keys: KeyScheme, clock: Option<Box<dyn Clock>>) -> Self {
+        let shared = Shared {
+            keys,
+            clock,
+            is_cluster: AtomicBool::new(false),
+        };
+        Self {
+            link,
+            shared: Arc::new(shared),
+        }
     }
 
     /// The time, if it is not the server's.
@@ -108,57 +118,187 @@ impl RedisStore {
         self.shared.clock.as_ref().map(|clock| clock.now())
     }
 
-    fn reserve_or_check(
+    fn counters<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Counters {
+        Counters::new(slots, &self.shared.keys)
+    }
+
+    async fn send(
+        &self,
+        command: Cmd,
+        script: &'static Script,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
+        let link = Arc::clone(&self.link);
+        link.send(command, Some(script), deadline).await
+    }
+
+    /// Does something with counters together; if a cluster keeps them apart, does it `apart`.
+    async fn together_or<T>(
+        &self,
+        counters: Counters,
+        together: impl AsyncFnOnce(&Counters) -> Result<T, Failure>,
+        apart: impl AsyncFnOnce(Vec<Part>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if counters.have_one_tag() || !self.shared.is_cluster.load(Ordering::Relaxed) {
+            match together(&counters).await {
+                Err(failure) if failure.is_cross_slot && !counters.have_one_tag() => {
+                    self.shared.is_cluster.store(true, Ordering::Relaxed);
+                }
+                answer => return answer.map_err(|failure| failure.error),
+            }
+        }
+        apart(counters.apart()).await
+    }
+
+    async fn reserve_or_check(
         &self,
         token: Option<Token>,
         lease: Duration,
-        slots: &[Slot<'_>],
-    ) -> StoreFuture<Standings> {
-        if slots.is_empty() {
-            return StoreFuture::now(Ok(Standings::default()));
-        }
-        let lease = to_millis(lease);
-        let keys = self.keys(slots.iter().map(|slot| &slot.key));
-        let limits: Vec<_> = slots.iter().map(|slot| slot.limit).collect();
-        let mut command = RESERVE.call(&keys);
-        or_empty(&mut command, token.as_ref().map(Token::as_bytes));
-        command.arg(lease);
-        or_empty(&mut command, self.now());
-        for limit in &limits {
-            write_limit(&mut command, limit);
-            let Limit::SlidingWindow(limit) = limit;
-            for may_block in [false, true] {
-                let keep = limit.retention(may_block);
-                command.arg(keep.map_or(0, |keep| keep.saturating_add(lease)));
+        counters: Counters,
+    ) -> Result<Standings, StoreError> {
+        let deadline = self.link.deadline();
+        self.together_or(
+            counters,
+            async |counters| self.ask(token, lease, counters, deadline).await,
+            async |parts| self.ask_apart(token, lease, parts, deadline).await,
+        )
+        .await
+    }
+
+    /// Asks for counters that are kept together.
+    async fn ask(
+        &self,
+        token: Option<Token>,
+        lease: Duration,
+        counters: &Counters,
+        deadline: Instant,
+    ) -> Result<Standings, Failure> {
+        let now = self.now();
+        let command = counters.reserve(token, lease, now);
+        match self.send(command, &RESERVE, deadline).await {
+            Ok(value) => Ok(reply::standings(&value, token, counters.len())?),
+            Err(mut failure) => {
+                // Nobody will check a password for it, so it must not become a failure.
+                if let (Some(token), Some(send)) = (token, failure.afterthought.take()) {
+                    let command = counters.settle(Settling::Cancel(&[token]), now);
+                    send(command, &SETTLE);
+                }
+                Err(failure)
             }
         }
-        let answer = Arc::clone(&self.link).send(command, Some(&RESERVE));
-        let now = self.now();
-        StoreFuture::later(async move {
-            match answer.await {
-                Ok(value) => reply::standings(&value, token, &limits),
-                Err(Failure {
-                    error,
-                    afterthought,
-                }) => {
-                    // Nobody will check a password for it, so it must not become a failure.
-                    if let (Some(token), Some(send)) = (token, afterthought) {
-                        send(settle(token, "cancel", now, &keys, &limits), &SETTLE);
+    }
+
+    /// Asks for one part after the other. A part that comes later is only asked to admit if those
+    /// before have admitted: whoever is refused by address can't take places away from an account,
+    /// not even for a moment.
+    async fn ask_apart(
+        &self,
+        token: Option<Token>,
+        lease: Duration,
+        parts: Vec<Part>,
+        deadline: Instant,
+    ) -> Result<Standings, StoreError> {
+        let slots = parts.iter().map(|part| part.slots.len()).sum();
+        let mut standings = Standings::from_iter(vec![Standing::new(0, 0, State::Clear); slots]);
+        let mut asked = token;
+        let mut admitted = Vec::new();
+        for part in parts {
+            let answer = self.ask(asked, lease, &part.counters, deadline).await;
+            match (answer, asked) {
+                (Err(failure), _) => {
+                    if let Some(token) = token {
+                        drop(self.take_back(token, admitted));
                     }
-                    Err(error)
+                    return Err(failure.error);
                 }
+                (Ok(answer), asking) => {
+                    part.place(&answer, &mut standings);
+                    match asking {
+                        // From here on only to say how things stand.
+                        Some(_) if !answer.admitted() => asked = None,
+                        Some(_) => admitted.push(part),
+                        None => {}
+                    }
+                }
+            }
+        }
+        if let (Some(token), None) = (token, asked) {
+            for i in admitted.iter().flat_map(|part: &Part| &part.slots) {
+                standings[*i].take_one_back();
+            }
+            // It goes on if there is no time to wait for it.
+            let _ = timeout_at(deadline, self.take_back(token, admitted)).await;
+        }
+        Ok(standings)
+    }
+
+    /// Takes an attempt out of parts that had admitted it, also if nobody waits for that.
+    fn take_back(&self, token: Token, parts: Vec<Part>) -> tokio::task::JoinHandle<()> {
+        let store = self.clone();
+        tokio::spawn(async move {
+            for part in parts {
+                let command = part
+                    .counters
+                    .settle(Settling::Cancel(&[token]), store.now());
+                // If it can't be said, the attempt becomes a failure when its lease ends.
+                let _ = store.send(command, &SETTLE, store.link.deadline()).await;
             }
         })
     }
 
-    fn settle(&self, token: Token, verb: &str, slots: &[Slot<'_>]) -> StoreFuture<usize> {
+    fn settle(&self, token: Token, fail: bool, slots: &[Slot<'_>]) -> StoreFuture<usize> {
         if slots.is_empty() {
             return StoreFuture::now(Ok(0));
         }
-        let keys = self.keys(slots.iter().map(|slot| &slot.key));
-        let limits: Vec<_> = slots.iter().map(|slot| slot.limit).collect();
-        let command = settle(token, verb, self.now(), &keys, &limits);
-        self.run(command, &SETTLE, |value| reply::count("settle.lua", value))
+        let (store, counters) = (self.clone(), self.counters(slots));
+        StoreFuture::later(async move {
+            let deadline = store.link.deadline();
+            let settle = async |counters: &Counters| {
+                let tokens = &[token][..];
+                let settling = match fail {
+                    true => Settling::Fail(token),
+                    false => Settling::Cancel(tokens),
+                };
+                let command = counters.settle(settling, store.now());
+                let value = store.send(command, &SETTLE, deadline).await?;
+                Ok(reply::count("settle.lua", &value)?)
+            };
+            let apart = async |parts: Vec<Part>| {
+                let mut settled = Ok(0);
+                for part in parts {
+                    let counters = settle(&part.counters).await;
+                    let counters = counters.map_err(|failure: Failure| failure.error);
+                    settled = settled.and_then(|sum| Ok(sum + counters?));
+                }
+                settled
+            };
+            store.together_or(counters, settle, apart).await
+        })
+    }
+
+    async fn clean_up(&self, token: Option<Token>, counters: Counters) -> Result<(), StoreError> {
+        let deadline = self.link.deadline();
+        let clean_up = async |counters: &Counters| {
+            let command = counters.clean_up(token, self.now());
+            let value = self.send(command, &CLEANUP, deadline).await?;
+            Ok(reply::tokens("cleanup.lua", &value)?)
+        };
+        let apart = async |parts: Vec<Part>| {
+            let (main, others): (Vec<_>, Vec<_>) =
+                parts.into_iter().partition(|part| part.slots.contains(&0));
+            let mut tokens = Vec::new();
+            for part in main {
+                let left = clean_up(&part.counters).await;
+                tokens = left.map_err(|failure: Failure| failure.error)?;
+            }
+            for part in others {
+                let command = part.counters.settle(Settling::Cancel(&tokens), self.now());
+                let value = self.send(command, &SETTLE, deadline).await;
+                reply::count("settle.lua", &value.map_err(|failure| failure.error)?)?;
+            }
+            Ok(tokens)
+        };
+        self.together_or(counters, clean_up, apart).await.map(drop)
     }
 
     fn known_addresses(
@@ -167,58 +307,47 @@ impl RedisStore {
         address: Option<Address>,
         keep: KnownAddresses,
     ) -> StoreFuture<Vec<Address>> {
-        let mut command = KNOWN_ADDRESSES.call(&self.keys([key]));
+        let mut command = KNOWN_ADDRESSES.call(&[self.shared.keys.write(key)]);
         or_empty(&mut command, address.map(|address| address.to_string()));
         command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
         or_empty(&mut command, self.now());
-        self.run(command, &KNOWN_ADDRESSES, reply::addresses)
+        let store = self.clone();
+        StoreFuture::later(async move {
+            let deadline = store.link.deadline();
+            let answer = store.send(command, &KNOWN_ADDRESSES, deadline).await;
+            reply::addresses(&answer.map_err(|failure| failure.error)?)
+        })
     }
-}
-
-/// A call of `settle.lua`.
-fn settle(
-    token: Token,
-    verb: &str,
-    now: Option<Millis>,
-    keys: &[Vec<u8>],
-    limits: &[Limit],
-) -> Cmd {
-    let mut command = SETTLE.call(keys);
-    command.arg(token.as_bytes()).arg(verb);
-    or_empty(&mut command, now);
-    for limit in limits {
-        write_limit(&mut command, limit);
-    }
-    command
-}
-
-/// Limit, window and block, as every script reads them.
-fn write_limit(command: &mut Cmd, limit: &Limit) {
-    let Limit::SlidingWindow(limit) = limit;
-    command.arg(limit.limit());
-    command.arg(limit.window().unwrap_or(0));
-    match limit.block() {
-        Block::Sliding => command.arg(-1),
-        Block::For(block) => command.arg(block),
-        Block::Forever => command.arg(0),
-    };
 }
 
 impl Store for RedisStore {
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        self.reserve_or_check(Some(token), lease, slots)
+        if slots.is_empty() {
+            return StoreFuture::now(Ok(Standings::default()));
+        }
+        let (store, counters) = (self.clone(), self.counters(slots));
+        StoreFuture::later(
+            async move { store.reserve_or_check(Some(token), lease, counters).await },
+        )
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        self.reserve_or_check(None, Duration::ZERO, slots)
+        if slots.is_empty() {
+            return StoreFuture::now(Ok(Standings::default()));
+        }
+        let (store, counters) = (self.clone(), self.counters(slots));
+        StoreFuture::later(async move {
+            let no_lease = Duration::ZERO;
+            store.reserve_or_check(None, no_lease, counters).await
+        })
     }
 
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        self.settle(token, "fail", slots)
+        self.settle(token, true, slots)
     }
 
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        self.settle(token, "cancel", slots)
+        self.settle(token, false, slots)
     }
 
     fn cleanup(
@@ -226,17 +355,10 @@ impl Store for RedisStore {
         token: Option<Token>,
         main: &Slot<'_>,
         others: &[Slot<'_>],
-    ) -> StoreFuture<usize> {
-        let slots = || std::iter::once(main).chain(others);
-        let mut command = CLEANUP.call(&self.keys(slots().map(|slot| &slot.key)));
-        or_empty(&mut command, token.as_ref().map(Token::as_bytes));
-        or_empty(&mut command, self.now());
-        for slot in slots() {
-            write_limit(&mut command, &slot.limit);
-        }
-        self.run(command, &CLEANUP, |value| {
-            reply::count("cleanup.lua", value)
-        })
+    ) -> StoreFuture<()> {
+        let counters = self.counters(std::iter::once(main).chain(others));
+        let store = self.clone();
+        StoreFuture::later(async move { store.clean_up(token, counters).await })
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
@@ -251,152 +373,5 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").finish_non_exhaustive()
-    }
-}
-
-/// A [`RedisStore`] with settings of its own. See [`RedisStore::builder`].
-///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use std::time::Duration;
-/// use tower_login_rate_limit::store::RedisStore;
-///
-/// let store = RedisStore::builder()
-///     .prefix("shop:login")
-///     .secret(std::env::var("LOGIN_KEY_SECRET")?)
-///     .deadline(Duration::from_millis(100))
-///     .connect("redis://127.0.0.1:6379")
-///     .await?;
-/// # Ok(()) }
-/// ```
-#[must_use = "a builder does nothing until it connects"]
-pub struct RedisStoreBuilder {
-    prefix: String,
-    secret: Vec<u8>,
-    deadline: Duration,
-    connections: u32,
-    clock: Option<Box<dyn Clock>>,
-}
-
-impl Default for RedisStoreBuilder {
-    fn default() -> Self {
-        Self {
-            prefix: "login".to_owned(),
-            secret: Vec::new(),
-            deadline: Duration::from_millis(200),
-            connections: 2,
-            clock: None,
-        }
-    }
-}
-
-impl RedisStoreBuilder {
-    /// What every key begins with, `login` unless set. Apps that share a Redis and are not to share
-    /// budgets need different ones.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Something that only the app's servers know, the same on each of them. Without it somebody who
-    /// can read the database can find out whether a certain user is in it, by trying names.
-    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.secret = secret.into();
-        self
-    }
-
-    /// How long a call may take in all, connecting and repeating included. 200 milliseconds unless
-    /// set.
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
-    }
-
-    /// How many connections the calls share, 2 unless set.
-    pub const fn connections(mut self, connections: u32) -> Self {
-        self.connections = connections;
-        self
-    }
-
-    /// Takes the time from this clock in place of the server's: for a Redis that does not let scripts
-    /// ask for it, and for tests. All servers' clocks must then be right.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Some(Box::new(clock));
-        self
-    }
-
-    /// Connects to the server at a URL and hands it the scripts. Fails if it does not answer.
-    pub async fn connect(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
-        let store = self.connect_later(url)?;
-        for script in scripts::all() {
-            let loaded = Arc::clone(&store.link).send(script.load(), None).await;
-            loaded.map_err(|failure| failure.error)?;
-        }
-        Ok(store)
-    }
-
-    /// Like [`connect`](Self::connect), but does not wait for the server: an app may start while
-    /// Redis is down. Until it is up, every call gives an error.
-    pub fn connect_later(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
-        let client = Client::open(url).map_err(|error| {
-            StoreError::new(
-                StoreErrorKind::Config,
-                format!(
-                    "not the address of a Redis ({error}): write it like redis://127.0.0.1:6379"
-                ),
-            )
-        })?;
-        self.build_with_manager(OneServer(client))
-    }
-
-    /// Takes its connections out of a pool that the app has already. See [`RedisStore::from_pool`].
-    pub fn build_with_pool<M>(self, pool: Pool<M>) -> Result<RedisStore, StoreError>
-    where
-        M: ManageConnection<Error = RedisError>,
-        M::Connection: ConnectionLike + Clone + Sync,
-    {
-        self.build_with_manager(FromPool(pool))
-    }
-
-    /// Opens connections with a manager of the app's own, of whatever kind they are.
-    pub fn build_with_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
-    where
-        M: ManageConnection<Error = RedisError>,
-        M::Connection: ConnectionLike + Clone + Sync,
-    {
-        let config = |message: &'static str| StoreError::new(StoreErrorKind::Config, message);
-        if !(1..=64).contains(&self.connections) {
-            return Err(config("a Redis store needs 1 to 64 connections"));
-        }
-        if self.deadline.is_zero() || self.deadline > Duration::from_secs(3600) {
-            return Err(config(
-                "a deadline is more than zero, or Redis has no time to answer, and an hour at most",
-            ));
-        }
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(config(
-                "a Redis store opens its connections in the background: make it inside a Tokio runtime",
-            ));
-        }
-        let keys = KeyScheme::new(&self.prefix, &self.secret)?;
-        let link = Connections::new(manager, self.connections, self.deadline);
-        Ok(RedisStore {
-            link: Arc::new(link),
-            shared: Arc::new(Shared {
-                keys,
-                clock: self.clock,
-            }),
-        })
-    }
-}
-
-/// Without the secret.
-impl fmt::Debug for RedisStoreBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStoreBuilder")
-            .field("prefix", &self.prefix)
-            .field("deadline", &self.deadline)
-            .field("connections", &self.connections)
-            .finish_non_exhaustive()
     }
 }

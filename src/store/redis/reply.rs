@@ -6,69 +6,99 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::{
-    Address, Limit, Period, Token,
+    Address, Period, Token,
     algorithm::{Standing, State},
     store::{Standings, StoreError, StoreErrorKind},
 };
 
-/// Reads the reply of `reserve.lua`. `token` is what was reserved; `None` after a check.
+/// Reads the reply of `reserve.lua` on so many counters. `token` is what was reserved; `None` after a
+/// check.
 pub(super) fn standings(
     reply: &Value,
     token: Option<Token>,
-    limits: &[Limit],
+    counters: usize,
 ) -> Result<Standings, StoreError> {
     let Value::Array(values) = reply else {
         return Err(unexpected("reserve.lua", reply));
     };
-    if values.len() != limits.len() * 4 {
+    if values.len() != counters * VALUES {
         return Err(unexpected("reserve.lua", reply));
     }
-    let admitted = token.is_some() && matches!(values.get(2), Some(Value::BulkString(_)));
-    let standings: Option<Standings> = values
-        .chunks_exact(4)
-        .zip(limits)
-        .map(|(counter, limit)| {
-            let Limit::SlidingWindow(limit) = limit;
-            standing(counter, limit.limit(), token.filter(|_| admitted))
-        })
+    let said: Option<Vec<_>> = values
+        .chunks_exact(VALUES)
+        .map(|values| standing(values, token))
         .collect();
-    match standings {
-        // What was admitted was admitted by all; what was refused was refused by one at least.
-        Some(standings) if admitted || token.is_none() || !standings.admitted() => Ok(standings),
-        _ => Err(unexpected("reserve.lua", reply)),
+    let said = said.ok_or_else(|| unexpected("reserve.lua", reply))?;
+    let standings: Standings = said.iter().map(|(standing, _)| *standing).collect();
+    // What was admitted is in every counter that it counts in; what was refused, or was not asked to
+    // be admitted, is in none.
+    let admitted = token.is_some() && standings.admitted();
+    let as_it_should = |(standing, is_in): &(Standing, bool)| match standing.state {
+        State::Exempt => !is_in,
+        _ => *is_in == admitted,
+    };
+    match said.iter().all(as_it_should) {
+        true => Ok(standings),
+        false => Err(unexpected("reserve.lua", reply)),
     }
 }
 
-/// One counter's four values; `token` must be there exactly if the attempt was admitted.
-fn standing(values: &[Value], limit: u32, admitted: Option<Token>) -> Option<Standing> {
+/// How many values there are for each counter.
+const VALUES: usize = 5;
+
+/// How one counter stands, and whether the attempt is in it.
+fn standing(values: &[Value], ours: Option<Token>) -> Option<(Standing, bool)> {
     let [
         Value::Int(usage),
-        Value::Int(said),
+        Value::Int(limit),
         token,
         Value::Int(reset),
+        Value::Int(thousandths),
     ] = values
     else {
         return None;
     };
     let usage = u32::try_from(*usage).ok()?;
-    let state = match (*reset, token, admitted) {
-        (0, Value::BulkString(token), Some(ours)) if token == ours.as_bytes() => State::Clear,
-        (_, _, Some(_)) => return None,
-        (0, Value::Nil, None) if usage < limit => State::Clear,
-        (0, Value::Nil, None) => State::Busy,
-        (-1, Value::Nil, None) => State::Blocked {
+    let limit = u32::try_from(*limit).ok().filter(|limit| *limit > 0)?;
+    let is_in = match (token, ours) {
+        (Value::BulkString(token), _) if token.is_empty() => None,
+        (Value::BulkString(token), Some(ours)) if token == ours.as_bytes() => Some(true),
+        (Value::Nil, _) => Some(false),
+        _ => return None,
+    };
+    let state = match (is_in, *reset) {
+        (None, -1..) => State::Exempt,
+        (Some(true), 0) => State::Clear,
+        (Some(false), 0) if usage < limit => State::Clear,
+        (Some(false), 0) => State::Busy,
+        (Some(false), -1) => State::Blocked {
             lifts: Period::Forever,
         },
-        (reset, Value::Nil, None) => State::Blocked {
-            lifts: Period::Of(Duration::from_millis(u64::try_from(reset).ok()?)),
+        (Some(false), 1..) => State::Blocked {
+            lifts: Period::Of(Duration::from_millis(reset.unsigned_abs())),
         },
         _ => return None,
     };
-    (i64::from(limit) == *said).then_some(Standing {
+    let standing = Standing {
         usage,
         limit,
+        thousandths: u64::try_from(*thousandths).ok()?,
         state,
-    })
+    };
+    Some((standing, is_in == Some(true)))
+}
+
+/// Reads a list of tokens.
+pub(super) fn tokens(script: &str, reply: &Value) -> Result<Vec<Token>, StoreError> {
+    let token = |value: &Value| match value {
+        Value::BulkString(bytes) => bytes.as_slice().try_into().ok().map(Token::from_bytes),
+        _ => None,
+    };
+    match reply {
+        Value::Array(values) => values.iter().map(token).collect::<Option<_>>(),
+        _ => None,
+    }
+    .ok_or_else(|| unexpected(script, reply))
 }
 
 /// Reads a number of counters or attempts.
@@ -109,11 +139,8 @@ mod tests {
     use super::*;
 
     const TOKEN: Token = Token::from_bytes([7; 16]);
-
-    fn limits(n: usize) -> Vec<Limit> {
-        let limit = Limit::attempts(5).within(Period::hours(1)).build();
-        vec![limit.unwrap(); n]
-    }
+    const OURS: Option<&[u8]> = Some(&[7; 16]);
+    const EXEMPT: Option<&[u8]> = Some(b"");
 
     fn counter(usage: i64, limit: i64, token: Option<&[u8]>, reset: i64) -> Vec<Value> {
         let token = token.map_or(Value::Nil, |token| Value::BulkString(token.to_vec()));
@@ -122,19 +149,19 @@ mod tests {
             Value::Int(limit),
             token,
             Value::Int(reset),
+            Value::Int(usage * 1000),
         ]
     }
 
     fn read(values: Vec<Value>, reserved: bool) -> Result<Standings, StoreError> {
-        let n = values.len().div_ceil(4);
-        standings(&Value::Array(values), reserved.then_some(TOKEN), &limits(n))
+        let counters = values.len().div_ceil(VALUES).max(1);
+        standings(&Value::Array(values), reserved.then_some(TOKEN), counters)
     }
 
     #[test]
     fn what_the_script_says_is_understood() {
-        let ours = Some(&TOKEN.as_bytes()[..]);
-        assert!(read(counter(5, 5, ours, 0), true).unwrap().admitted());
-        let both = [counter(1, 5, ours, 0), counter(2, 5, ours, 0)].concat();
+        assert!(read(counter(5, 5, OURS, 0), true).unwrap().admitted());
+        let both = [counter(1, 5, OURS, 0), counter(2, 5, OURS, 0)].concat();
         assert!(read(both, true).unwrap().admitted());
 
         let state = |values| read(values, true).unwrap()[0].state;
@@ -153,49 +180,58 @@ mod tests {
             read(counter(4, 5, None, 0), false).unwrap()[0].state,
             State::Clear
         );
+        // Blocked, but not for this caller.
+        let both = [counter(1, 5, OURS, 0), counter(5, 5, EXEMPT, 7)].concat();
+        assert_eq!(read(both, true).unwrap()[1].state, State::Exempt);
+        let both = [counter(1, 5, None, 9), counter(5, 5, EXEMPT, -1)].concat();
+        assert_eq!(read(both, true).unwrap()[1].state, State::Exempt);
+        assert!(read(counter(1, 5, EXEMPT, 0), true).unwrap().admitted());
     }
 
     #[test]
     fn everything_else_is_an_error_and_no_permission() {
-        let ours = Some(&TOKEN.as_bytes()[..]);
         let other = Some(&[8; 16][..]);
         let broken: Vec<Vec<Value>> = vec![
             vec![],
-            counter(1, 5, ours, 0)[..3].to_vec(),
-            [counter(1, 5, ours, 0), vec![Value::Nil]].concat(),
-            counter(1, 6, ours, 0),
-            counter(-1, 5, ours, 0),
-            counter(1 << 40, 5, ours, 0),
-            counter(1, 5, ours, 12),
-            counter(1, 5, ours, -1),
+            counter(1, 5, OURS, 0)[..4].to_vec(),
+            [counter(1, 5, OURS, 0), vec![Value::Nil]].concat(),
+            counter(1, 0, OURS, 0),
+            counter(1, -5, OURS, 0),
+            counter(-1, 5, OURS, 0),
+            counter(1 << 40, 5, OURS, 0),
+            counter(1, 5, OURS, 12),
+            counter(1, 5, OURS, -1),
             counter(1, 5, other, 0),
-            counter(1, 5, Some(b""), 0),
             counter(1, 5, None, 0), // refused by nobody
             counter(5, 5, None, -2),
-            [counter(1, 5, ours, 0), counter(1, 5, None, 0)].concat(),
-            [counter(1, 5, None, 0), counter(1, 5, ours, 0)].concat(),
-            [counter(1, 5, ours, 0), counter(1, 5, other, 0)].concat(),
-            [counter(1, 5, ours, 0), counter(5, 5, None, 7)].concat(),
-            vec![Value::Nil; 4],
-            vec![Value::Int(1); 4],
-            vec![Value::Okay; 4],
-            vec![Value::SimpleString("OK".into()); 4],
-            vec![Value::Array(counter(1, 5, ours, 0))],
+            counter(5, 5, EXEMPT, -2),
+            [counter(1, 5, OURS, 0), counter(1, 5, None, 0)].concat(),
+            [counter(1, 5, None, 0), counter(1, 5, OURS, 0)].concat(),
+            [counter(1, 5, EXEMPT, 0), counter(1, 5, None, 0)].concat(),
+            [counter(1, 5, OURS, 0), counter(1, 5, other, 0)].concat(),
+            [counter(1, 5, OURS, 0), counter(5, 5, None, 7)].concat(),
+            vec![Value::Nil; 5],
+            vec![Value::Int(1); 5],
+            vec![Value::Okay; 5],
+            vec![Value::SimpleString("OK".into()); 5],
+            vec![Value::Array(counter(1, 5, OURS, 0))],
         ];
         for values in broken {
             let shown = format!("{values:?}");
-            let limits = limits(values.len().div_ceil(4).max(1));
-            let read = standings(&Value::Array(values), Some(TOKEN), &limits);
-            assert_eq!(read.expect_err(&shown).kind(), StoreErrorKind::Protocol);
+            let error = read(values, true).expect_err(&shown);
+            assert_eq!(error.kind(), StoreErrorKind::Protocol);
         }
         for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::Boolean(true)] {
-            assert!(standings(&reply, Some(TOKEN), &limits(1)).is_err());
+            assert!(standings(&reply, Some(TOKEN), 1).is_err());
             assert!(addresses(&reply).is_err());
+            assert!(tokens("cleanup.lua", &reply).is_err());
         }
         // A check that says that something was reserved.
-        assert!(read(counter(1, 5, ours, 0), false).is_err());
+        assert!(read(counter(1, 5, OURS, 0), false).is_err());
         assert!(count("settle.lua", &Value::Int(-1)).is_err());
         assert!(count("settle.lua", &Value::Nil).is_err());
         assert!(addresses(&Value::Array(vec![Value::BulkString(b"nowhere".to_vec())])).is_err());
+        let short = Value::Array(vec![Value::BulkString(vec![7; 15])]);
+        assert!(tokens("cleanup.lua", &short).is_err());
     }
 }

@@ -6,9 +6,13 @@ use redis::{Cmd, ToRedisArgs};
 
 /// A Lua script, known to the server by its hash.
 pub(super) struct Script {
-    source: &'static str,
+    source: String,
     hash: String,
 }
+
+/// What several scripts share, and the line in them whose place it takes.
+const COUNTERS: &str = include_str!("../../../lua/counters.lua");
+const INCLUDE_COUNTERS: &str = "-- include counters.lua";
 
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
@@ -32,19 +36,20 @@ scripts! {
 }
 
 impl Script {
-    fn new(source: &'static str) -> Self {
+    fn new(source: &str) -> Self {
+        let source = source.replace(INCLUDE_COUNTERS, COUNTERS);
         Self {
+            hash: redis::Script::new(&source).get_hash().to_owned(),
             source,
-            hash: redis::Script::new(source).get_hash().to_owned(),
         }
     }
 
     /// A call with these keys, by hash; arguments follow.
-    pub(super) fn call(&self, keys: &[Vec<u8>]) -> Cmd {
-        let mut command = Cmd::with_capacity(3 + keys.len() * 6, 64 + keys.len() * 128);
+    pub(super) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> Cmd {
+        let mut command = Cmd::with_capacity(7 + keys.len() * 8, 64 + keys.len() * 128);
         command.arg("EVALSHA").arg(&self.hash).arg(keys.len());
         for key in keys {
-            command.arg(key.as_slice());
+            command.arg(key.as_ref());
         }
         command
     }
@@ -54,7 +59,7 @@ impl Script {
     /// between at which it could be forgotten again.
     pub(super) fn call_by_source(&self, by_hash: &Cmd) -> Cmd {
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(self.source);
+        command.arg("EVAL").arg(&self.source);
         for arg in by_hash.args_iter().skip(2) {
             if let redis::Arg::Simple(arg) = arg {
                 command.arg(arg);
@@ -65,7 +70,7 @@ impl Script {
 
     pub(super) fn load(&self) -> Cmd {
         let mut command = Cmd::new();
-        command.arg("SCRIPT").arg("LOAD").arg(self.source);
+        command.arg("SCRIPT").arg("LOAD").arg(&self.source);
         command
     }
 }

@@ -1,17 +1,51 @@
-//! The sliding window once more, word by word as the documentation has it, with no thought of speed.
-//! What the crate computes is held against this.
+//! The four algorithms once more, word by word as the documentation has them, with no thought of
+//! speed. What the crate computes is held against this.
+//!
+//! All arithmetic is in `i128`, so that nothing overflows and nothing has to be careful about signs.
 
 use std::collections::BTreeMap;
 
 /// Milliseconds; `None` is for ever.
 pub type Length = Option<u64>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
-    pub limit: u32,
-    pub window: Length,
-    /// `None`: no block of its own.
-    pub block: Option<Length>,
+/// The bytes of an attempt's token.
+pub type Token = [u8; 16];
+
+/// Bucket and counter keep so many failures one by one.
+const KEPT: usize = 8;
+
+/// The lengths of first, second, … block in a row, and how soon after one the next is "in a row".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    pub lengths: Vec<Length>,
+    pub again: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    Window {
+        limit: u32,
+        window: Length,
+        /// `None`: no block of its own.
+        block: Option<Blocks>,
+    },
+    Backoff {
+        waits: Vec<u64>,
+        /// Percent.
+        jitter: u32,
+        forget: Length,
+    },
+    Bucket {
+        capacity: u32,
+        /// From empty to full.
+        refill: u64,
+        block: Option<Blocks>,
+    },
+    Counter {
+        limit: u32,
+        window: u64,
+        block: Option<Blocks>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,158 +56,665 @@ pub enum Verdict {
     Blocked(Length),
 }
 
-/// Attempt and time. A time to come is the end of a lease.
-type Counter = Vec<(u128, u64)>;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub usage: u32,
+    pub limit: u32,
+    /// In thousandths.
+    pub rate: u64,
+    pub verdict: Verdict,
+}
+
+/// An attempt and a time. A time to come is the end of a lease: the attempt is in flight. A time that
+/// has passed is when it failed.
+#[derive(Clone, Copy)]
+struct Entry {
+    token: Token,
+    at: i128,
+}
+
+/// What is no longer kept one by one.
+#[derive(Clone, Copy)]
+enum Past {
+    Nothing,
+    Window(Block),
+    Bucket(BucketPast),
+    Counter(CounterPast),
+}
+
+/// The last block: how many came in a row, and when it began.
+#[derive(Clone, Copy)]
+struct Block {
+    number: usize,
+    began: i128,
+}
+
+/// At the time `at`, so many tokens less so many parts of one were missing.
+#[derive(Clone, Copy)]
+struct BucketPast {
+    tokens: i128,
+    parts: i128,
+    at: i128,
+    block: Option<Block>,
+}
+
+/// Failures in the window that began at `start`, and in the one before.
+#[derive(Clone, Copy)]
+struct CounterPast {
+    start: i128,
+    previous: i128,
+    current: i128,
+    block: Option<Block>,
+}
+
+#[derive(Clone)]
+struct Counter {
+    entries: Vec<Entry>,
+    past: Past,
+}
+
+impl Counter {
+    /// Oldest first; by the bytes of the token where times are equal.
+    fn failures(&self, now: i128) -> Vec<Entry> {
+        let mut failures = self.entries.clone();
+        failures.retain(|entry| entry.at <= now);
+        failures.sort_by_key(|entry| (entry.at, entry.token));
+        failures
+    }
+
+    fn in_flight(&self, now: i128) -> Vec<Entry> {
+        let mut in_flight = self.entries.clone();
+        in_flight.retain(|entry| entry.at > now);
+        in_flight
+    }
+
+    fn holds(&self, token: Token) -> bool {
+        self.entries.iter().any(|entry| entry.token == token)
+    }
+
+    /// How it stands, and what an admission leaves of it.
+    fn judge(&self, numbers: &Numbers, now: i128) -> (Answer, Counter) {
+        match numbers {
+            Numbers::Window {
+                limit,
+                window,
+                block: Some(blocks),
+            } => window_with_block(self, *limit, *window, blocks, now),
+            Numbers::Window {
+                limit,
+                window,
+                block: None,
+            } => window_without_block(self, *limit, *window, now),
+            Numbers::Backoff {
+                waits,
+                jitter,
+                forget,
+            } => backoff(self, waits, *jitter, *forget, now),
+            Numbers::Bucket {
+                capacity,
+                refill,
+                block,
+            } => bucket(self, *capacity, *refill, block.as_ref(), now),
+            Numbers::Counter {
+                limit,
+                window,
+                block,
+            } => counter(self, *limit, *window, block.as_ref(), now),
+        }
+    }
+}
+
+impl Blocks {
+    /// A number beyond the list, which another policy may have left, is that of the last length.
+    fn number(&self, block: Block) -> usize {
+        block.number.min(self.lengths.len())
+    }
+
+    /// `None`: never.
+    fn end(&self, block: Block) -> Option<i128> {
+        let length = self.lengths[self.number(block) - 1];
+        length.map(|length| block.began + i128::from(length))
+    }
+
+    fn in_force(&self, block: Block, at: i128) -> bool {
+        self.end(block).is_none_or(|end| at < end)
+    }
+
+    /// The block that begins at `at`, if `last` was the last one.
+    fn begin(&self, last: Option<Block>, at: i128) -> Block {
+        let number = match last {
+            None => 1,
+            Some(last) => match self.end(last) {
+                None => self.number(last),
+                Some(end) if at < end => self.number(last),
+                Some(end) if at < end + i128::from(self.again) => {
+                    (self.number(last) + 1).min(self.lengths.len())
+                }
+                Some(_) => 1,
+            },
+        };
+        Block { number, began: at }
+    }
+}
+
+/// An answer of an algorithm whose usage is a whole number.
+fn whole(usage: usize, limit: usize, verdict: Verdict) -> Answer {
+    Answer {
+        usage: usage as u32,
+        limit: limit as u32,
+        rate: usage as u64 * 1000,
+        verdict,
+    }
+}
+
+fn blocked(lifts: Option<i128>) -> Verdict {
+    Verdict::Blocked(lifts.map(|lifts| u64::try_from(lifts).expect("lifts later than now")))
+}
+
+fn busy_or_clear(busy: bool) -> Verdict {
+    match busy {
+        true => Verdict::Busy,
+        false => Verdict::Clear,
+    }
+}
+
+/// Those of the failures that lie in the window that ends with `end`: `(end − window, end]`.
+fn within(failures: &[Entry], window: Length, end: i128) -> Vec<Entry> {
+    let inside = |at: i128| at <= end && window.is_none_or(|w| at > end - i128::from(w));
+    failures.iter().copied().filter(|e| inside(e.at)).collect()
+}
+
+fn window_with_block(
+    counter: &Counter,
+    limit: u32,
+    window: Length,
+    blocks: &Blocks,
+    now: i128,
+) -> (Answer, Counter) {
+    let limit = limit as usize;
+    let failures = counter.failures(now);
+    let mut last_block = match counter.past {
+        Past::Window(block) => Some(block),
+        _ => None,
+    };
+    let mut counting = within(&failures, window, now);
+    if let Some(last) = failures.last() {
+        let recent = within(&failures, window, last.at).len();
+        if recent >= limit {
+            let block = blocks.begin(last_block, last.at);
+            if blocks.in_force(block, now) {
+                let lifts = blocks.end(block).map(|end| end - now);
+                return (whole(recent, limit, blocked(lifts)), counter.clone());
+            }
+            // The block is over, and the slate is clean.
+            counting.clear();
+            last_block = Some(block);
+        }
+    }
+    counting.extend(counter.in_flight(now));
+    let verdict = busy_or_clear(counting.len() >= limit);
+    let answer = whole(counting.len(), limit, verdict);
+    let left = Counter {
+        entries: counting,
+        past: match last_block {
+            Some(block) if blocks.lengths.len() > 1 => Past::Window(block),
+            _ => Past::Nothing,
+        },
+    };
+    (answer, left)
+}
+
+fn window_without_block(
+    counter: &Counter,
+    limit: u32,
+    window: Length,
+    now: i128,
+) -> (Answer, Counter) {
+    let limit = limit as usize;
+    let mut counting = within(&counter.failures(now), window, now);
+    if counting.len() >= limit {
+        // Wait until so many have left that there is room for one.
+        let leaves_last = counting[counting.len() - limit].at;
+        let lifts = window.map(|window| leaves_last + i128::from(window) - now);
+        let answer = whole(counting.len(), limit, blocked(lifts));
+        return (answer, counter.clone());
+    }
+    counting.extend(counter.in_flight(now));
+    let verdict = busy_or_clear(counting.len() >= limit);
+    let answer = whole(counting.len(), limit, verdict);
+    let left = Counter {
+        entries: counting,
+        past: Past::Nothing,
+    };
+    (answer, left)
+}
+
+fn backoff(
+    counter: &Counter,
+    waits: &[u64],
+    jitter: u32,
+    forget: Length,
+    now: i128,
+) -> (Answer, Counter) {
+    let mut failures = counter.failures(now);
+    if let (Some(last), Some(forget)) = (failures.last(), forget)
+        && last.at + i128::from(forget) <= now
+    {
+        failures.clear();
+    }
+    let beyond = failures.len().saturating_sub(waits.len());
+    failures.drain(..beyond);
+
+    let free = waits.iter().filter(|wait| **wait == 0).count();
+    let limit = free.max(failures.len()) + 1;
+    if let Some(last) = failures.last() {
+        let wait = jittered(waits[failures.len() - 1], jitter, last.token);
+        if now < last.at + wait {
+            let verdict = blocked(Some(last.at + wait - now));
+            return (whole(failures.len(), limit, verdict), counter.clone());
+        }
+    }
+    failures.extend(counter.in_flight(now));
+    let verdict = busy_or_clear(failures.len() >= limit);
+    let answer = whole(failures.len(), limit, verdict);
+    let left = Counter {
+        entries: failures,
+        past: Past::Nothing,
+    };
+    (answer, left)
+}
+
+/// The wait after the failure with this token: its first byte makes it longer or shorter.
+fn jittered(wait: u64, jitter: u32, token: Token) -> i128 {
+    let wait = i128::from(wait);
+    let by = wait * i128::from(jitter) * (i128::from(token[0]) - 128);
+    // With a divisor above zero this rounds down, below zero too.
+    wait + by.div_euclid(12_800)
+}
+
+fn rounded_up(dividend: i128, divisor: i128) -> i128 {
+    -(-dividend).div_euclid(divisor)
+}
+
+/// Failures that go into the past at an admission, and those that are kept one by one.
+fn old_and_kept(mut failures: Vec<Entry>) -> (Vec<Entry>, Vec<Entry>) {
+    let kept = failures.split_off(failures.len().saturating_sub(KEPT));
+    (failures, kept)
+}
+
+/// How long a block in force goes on, `Some(0)` if none is; `None`: for ever.
+fn block_goes_on(blocks: Option<&Blocks>, last: Option<Block>, now: i128) -> Option<i128> {
+    match (blocks, last) {
+        (Some(blocks), Some(last)) if blocks.in_force(last, now) => {
+            blocks.end(last).map(|end| end - now)
+        }
+        _ => Some(0),
+    }
+}
+
+/// A token bucket, by what is missing in it. A token is `refill` parts, and `capacity` parts come back
+/// in a millisecond.
+#[derive(Clone, Copy)]
+struct Bucket<'a> {
+    capacity: i128,
+    refill: i128,
+    blocks: Option<&'a Blocks>,
+    /// Parts, at the time `at`.
+    missing: i128,
+    at: i128,
+    block: Option<Block>,
+}
+
+impl Bucket<'_> {
+    fn read(&mut self, past: BucketPast) {
+        let missing = past.tokens * self.refill - past.parts.min(self.refill - 1);
+        self.missing = missing.max(0).min(self.full());
+        self.at = past.at;
+        self.block = past.block;
+    }
+
+    fn written(&self) -> BucketPast {
+        let tokens = rounded_up(self.missing, self.refill);
+        BucketPast {
+            tokens,
+            parts: tokens * self.refill - self.missing,
+            at: self.at,
+            block: self.block,
+        }
+    }
+
+    fn full(&self) -> i128 {
+        self.capacity * self.refill
+    }
+
+    fn missing_at(&self, at: i128) -> i128 {
+        let time = (at - self.at).max(0);
+        (self.missing - self.capacity * time).max(0)
+    }
+
+    fn fail(&mut self, at: i128) {
+        self.missing = (self.missing_at(at) + self.refill).min(self.full());
+        self.at = self.at.max(at);
+        if self.missing + self.refill > self.full()
+            && let Some(blocks) = self.blocks
+        {
+            self.block = Some(blocks.begin(self.block, at));
+        }
+    }
+}
+
+fn bucket(
+    counter: &Counter,
+    capacity: u32,
+    refill: u64,
+    blocks: Option<&Blocks>,
+    now: i128,
+) -> (Answer, Counter) {
+    let mut bucket = Bucket {
+        capacity: i128::from(capacity),
+        refill: i128::from(refill),
+        blocks,
+        missing: 0,
+        at: 0,
+        block: None,
+    };
+    let mut past = Past::Nothing;
+    if let Past::Bucket(known) = counter.past {
+        bucket.read(known);
+        past = counter.past;
+    }
+    let (old, mut kept) = old_and_kept(counter.failures(now));
+    for failure in &old {
+        bucket.fail(failure.at);
+        past = Past::Bucket(bucket.written());
+    }
+    for failure in &kept {
+        bucket.fail(failure.at);
+    }
+    let in_flight = counter.in_flight(now);
+    let answer = bucket_answer(&bucket, in_flight.len(), now);
+    kept.extend(in_flight);
+    let left = Counter {
+        entries: kept,
+        past,
+    };
+    (answer, left)
+}
+
+/// How the bucket stands when all failures have been added.
+fn bucket_answer(bucket: &Bucket<'_>, in_flight: usize, now: i128) -> Answer {
+    let missing = bucket.missing_at(now);
+    let tokens = rounded_up(missing, bucket.refill);
+    let thousandths = missing * 1000 / bucket.refill;
+    let answer = |usage: i128, rate: i128, verdict| Answer {
+        usage: usage as u32,
+        limit: bucket.capacity as u32,
+        rate: rate as u64,
+        verdict,
+    };
+
+    let lacks = (missing + bucket.refill - bucket.full()).max(0);
+    let token_comes = match lacks {
+        0 => 0,
+        // Refilling begins at `at`, which is still to come if the clock was set back.
+        _ => rounded_up(lacks, bucket.capacity) + (bucket.at - now).max(0),
+    };
+    let block_over = block_goes_on(bucket.blocks, bucket.block, now);
+    if block_over != Some(0) || token_comes > 0 {
+        let lifts = block_over.map(|over| over.max(token_comes));
+        return answer(tokens, thousandths, blocked(lifts));
+    }
+    let in_flight = in_flight as i128;
+    let usage = tokens + in_flight;
+    let verdict = busy_or_clear(usage >= bucket.capacity);
+    answer(usage, thousandths + in_flight * 1000, verdict)
+}
+
+/// A sliding-window counter: failures in the window that began at `start`, and in the one before.
+#[derive(Clone, Copy)]
+struct Tally<'a> {
+    limit: i128,
+    window: i128,
+    blocks: Option<&'a Blocks>,
+    /// `None`: nothing has failed yet.
+    start: Option<i128>,
+    previous: i128,
+    current: i128,
+    block: Option<Block>,
+}
+
+impl Tally<'_> {
+    fn read(&mut self, past: CounterPast) {
+        self.start = Some(past.start);
+        self.previous = past.previous;
+        self.current = past.current;
+        self.block = past.block;
+    }
+
+    fn written(&self) -> CounterPast {
+        CounterPast {
+            start: self.start.expect("something has failed"),
+            previous: self.previous,
+            current: self.current,
+            block: self.block,
+        }
+    }
+
+    fn move_on(&mut self, to: i128) {
+        let Some(start) = self.start else { return };
+        if to >= start + self.window {
+            let lengths = (to - start) / self.window;
+            self.previous = match lengths {
+                1 => self.current,
+                _ => 0,
+            };
+            self.current = 0;
+            self.start = Some(start + lengths * self.window);
+        }
+    }
+
+    /// The rate times the window, so that it is a whole number.
+    fn rate_times_window(mut self, at: i128) -> i128 {
+        self.move_on(at);
+        let Some(start) = self.start else { return 0 };
+        let since = (at - start).max(0);
+        self.previous * (self.window - since) + self.current * self.window
+    }
+
+    fn reaches_limit(&self, at: i128) -> bool {
+        self.rate_times_window(at) >= self.limit * self.window
+    }
+
+    fn fail(&mut self, at: i128) {
+        if self.start.is_none() {
+            self.start = Some(at / self.window * self.window);
+        }
+        self.move_on(at);
+        self.current += 1;
+        if self.reaches_limit(at)
+            && let Some(blocks) = self.blocks
+        {
+            self.block = Some(blocks.begin(self.block, at));
+        }
+    }
+
+    /// How long the rate does not fall below the limit. It never rises by itself, so the first moment at
+    /// which it is below can be found by halving.
+    fn falls_in(&self, now: i128) -> i128 {
+        // Two windows on, everything is forgotten.
+        let (mut from, mut to) = (now, now.max(self.start.unwrap_or(0)) + 2 * self.window);
+        while from < to {
+            let middle = (from + to) / 2;
+            match self.reaches_limit(middle) {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        from - now
+    }
+}
+
+fn counter(
+    counter: &Counter,
+    limit: u32,
+    window: u64,
+    blocks: Option<&Blocks>,
+    now: i128,
+) -> (Answer, Counter) {
+    let mut tally = Tally {
+        limit: i128::from(limit),
+        window: i128::from(window),
+        blocks,
+        start: None,
+        previous: 0,
+        current: 0,
+        block: None,
+    };
+    let mut past = Past::Nothing;
+    if let Past::Counter(known) = counter.past {
+        tally.read(known);
+        past = counter.past;
+    }
+    let (old, mut kept) = old_and_kept(counter.failures(now));
+    for failure in &old {
+        tally.fail(failure.at);
+        past = Past::Counter(tally.written());
+    }
+    for failure in &kept {
+        tally.fail(failure.at);
+    }
+    let in_flight = counter.in_flight(now);
+    let answer = counter_answer(&tally, in_flight.len(), now);
+    kept.extend(in_flight);
+    let left = Counter {
+        entries: kept,
+        past,
+    };
+    (answer, left)
+}
+
+/// How the counter stands when all failures have been added.
+fn counter_answer(tally: &Tally<'_>, in_flight: usize, now: i128) -> Answer {
+    let rate = tally.rate_times_window(now);
+    let answer = |rate: i128, verdict| Answer {
+        usage: (rate / tally.window) as u32,
+        limit: tally.limit as u32,
+        rate: (rate * 1000 / tally.window) as u64,
+        verdict,
+    };
+
+    let block_over = block_goes_on(tally.blocks, tally.block, now);
+    if block_over != Some(0) || tally.reaches_limit(now) {
+        let lifts = block_over.map(|over| over.max(tally.falls_in(now)));
+        return answer(rate, blocked(lifts));
+    }
+    let rate = rate + in_flight as i128 * tally.window;
+    let verdict = busy_or_clear(rate >= tally.limit * tally.window);
+    answer(rate, verdict)
+}
 
 #[derive(Default)]
 pub struct Oracle(BTreeMap<String, Counter>);
 
 impl Oracle {
     fn counter(&self, key: &str) -> Counter {
-        self.0.get(key).cloned().unwrap_or_default()
-    }
-
-    /// Usage and verdict, and what an admission leaves of the counter.
-    fn judge(&self, key: &str, numbers: Numbers, now: u64) -> (u32, Verdict, Counter) {
-        let counter = self.counter(key);
-        let limit = numbers.limit as usize;
-        let failures: Vec<_> = counter
-            .iter()
-            .copied()
-            .filter(|(_, at)| *at <= now)
-            .collect();
-        let in_flight: Vec<_> = counter
-            .iter()
-            .copied()
-            .filter(|(_, at)| *at > now)
-            .collect();
-        let within = |end: u64| -> Vec<(u128, u64)> {
-            let begins_after = numbers.window.map(|window| end as i128 - window as i128);
-            let inside = |at: u64| at <= end && begins_after.is_none_or(|b| at as i128 > b);
-            failures
-                .iter()
-                .copied()
-                .filter(|(_, at)| inside(*at))
-                .collect()
+        let empty = Counter {
+            entries: Vec::new(),
+            past: Past::Nothing,
         };
-
-        match numbers.block {
-            Some(block) => {
-                if let Some(last) = failures.iter().map(|(_, at)| *at).max() {
-                    let recent = within(last).len();
-                    if recent >= limit {
-                        match block {
-                            None => return (recent as u32, Verdict::Blocked(None), counter),
-                            Some(block) if now < last + block => {
-                                let lifts = Verdict::Blocked(Some(last + block - now));
-                                return (recent as u32, lifts, counter);
-                            }
-                            Some(_) => return Self::busy_or_clear(in_flight, limit),
-                        }
-                    }
-                }
-            }
-            None => {
-                let mut recent = within(now);
-                if recent.len() >= limit {
-                    recent.sort_by_key(|(_, at)| *at);
-                    let lifts = numbers.window.map(|window| {
-                        // Wait until so many have left that there is room for one.
-                        let leaves_last = recent[recent.len() - limit].1;
-                        leaves_last + window - now
-                    });
-                    return (recent.len() as u32, Verdict::Blocked(lifts), counter);
-                }
-            }
-        }
-        let mut counting = within(now);
-        counting.extend(in_flight);
-        Self::busy_or_clear(counting, limit)
+        self.0.get(key).cloned().unwrap_or(empty)
     }
 
-    fn busy_or_clear(counting: Counter, limit: usize) -> (u32, Verdict, Counter) {
-        let verdict = match counting.len() >= limit {
-            true => Verdict::Busy,
-            false => Verdict::Clear,
+    pub fn check(&self, keys: &[(String, Numbers)], now: u64) -> Vec<Answer> {
+        let answer = |(key, numbers): &(String, Numbers)| {
+            let (answer, _) = self.counter(key).judge(numbers, i128::from(now));
+            answer
         };
-        (counting.len() as u32, verdict, counting)
+        keys.iter().map(answer).collect()
     }
 
-    pub fn check(&self, keys: &[(String, Numbers)], now: u64) -> Vec<(u32, Verdict)> {
-        keys.iter()
-            .map(|(key, numbers)| self.judge(key, *numbers, now))
-            .map(|(usage, verdict, _)| (usage, verdict))
-            .collect()
-    }
-
+    /// All or nothing. A counter that holds the token already refuses nothing and is not changed.
     pub fn reserve(
         &mut self,
-        token: u128,
+        token: Token,
         lease: u64,
         keys: &[(String, Numbers)],
         now: u64,
-    ) -> Vec<(u32, Verdict)> {
-        let holds = |counter: &Counter| counter.iter().any(|(t, _)| *t == token);
+    ) -> Vec<Answer> {
         let mut answers = self.check(keys, now);
-        for ((key, _), (_, verdict)) in keys.iter().zip(&answers) {
-            if *verdict != Verdict::Clear && !holds(&self.counter(key)) {
+        for ((key, _), answer) in keys.iter().zip(&answers) {
+            if answer.verdict != Verdict::Clear && !self.counter(key).holds(token) {
                 return answers;
             }
         }
-        for ((key, numbers), (usage, verdict)) in keys.iter().zip(&mut answers) {
-            *verdict = Verdict::Clear;
-            if !holds(&self.counter(key)) {
-                let (_, _, mut left) = self.judge(key, *numbers, now);
-                left.push((token, now + lease));
-                *usage = left.len() as u32;
+        for ((key, numbers), answer) in keys.iter().zip(&mut answers) {
+            answer.verdict = Verdict::Clear;
+            let counter = self.counter(key);
+            if !counter.holds(token) {
+                answer.usage += 1;
+                answer.rate += 1000;
+                let (_, mut left) = counter.judge(numbers, i128::from(now));
+                let at = i128::from(now) + i128::from(lease);
+                left.entries.push(Entry { token, at });
                 self.0.insert(key.clone(), left);
             }
         }
         answers
     }
 
-    pub fn fail(&mut self, token: u128, keys: &[String], now: u64) -> usize {
+    /// In how many counters it became a failure.
+    pub fn fail(&mut self, token: Token, keys: &[String], now: u64) -> usize {
+        let now = i128::from(now);
         let mut changed = 0;
         for key in keys {
-            for (t, at) in self.0.get_mut(key).into_iter().flatten() {
-                if *t == token && *at > now {
-                    *at = now;
-                    changed += 1;
+            if let Some(counter) = self.0.get_mut(key) {
+                for entry in &mut counter.entries {
+                    if entry.token == token && entry.at > now {
+                        entry.at = now;
+                        changed += 1;
+                    }
                 }
             }
         }
         changed
     }
 
-    pub fn cancel(&mut self, token: u128, keys: &[String]) -> usize {
+    /// Out of how many counters it was taken.
+    pub fn cancel(&mut self, token: Token, keys: &[String]) -> usize {
         let mut changed = 0;
         for key in keys {
             if let Some(counter) = self.0.get_mut(key) {
-                let before = counter.len();
-                counter.retain(|(t, _)| *t != token);
-                changed += before - counter.len();
+                let before = counter.entries.len();
+                counter.entries.retain(|entry| entry.token != token);
+                changed += before - counter.entries.len();
             }
         }
         changed
     }
 
-    pub fn cleanup(&mut self, token: Option<u128>, keys: &[String], now: u64) -> usize {
+    /// The first key is the main one. What leaves it leaves the others too, and so does the token; but
+    /// if the main one does not hold the token, nothing else leaves.
+    pub fn cleanup(&mut self, token: Option<Token>, keys: &[String], now: u64) {
         let main = self.counter(&keys[0]);
-        let known = token.is_none_or(|token| main.iter().any(|(t, _)| *t == token));
-        let goes = |(t, at): &(u128, u64)| known && (*at <= now || Some(*t) == token);
-        let mut tokens: Vec<_> = main.iter().filter(|e| goes(e)).map(|(t, _)| *t).collect();
-        let left = tokens.len();
-        tokens.extend(token);
-        for key in keys {
-            if let Some(counter) = self.0.get_mut(key) {
-                counter.retain(|(t, _)| !tokens.contains(t));
+        let takes_effect = token.is_none_or(|token| main.holds(token));
+        let mut tokens: Vec<Token> = token.into_iter().collect();
+        if takes_effect {
+            let failures = main.failures(i128::from(now));
+            tokens.extend(failures.iter().map(|entry| entry.token));
+            if let Some(main) = self.0.get_mut(&keys[0]) {
+                main.past = Past::Nothing;
             }
         }
-        left
+        for key in keys {
+            if let Some(counter) = self.0.get_mut(key) {
+                let goes = |entry: &Entry| tokens.contains(&entry.token);
+                counter.entries.retain(|entry| !goes(entry));
+            }
+        }
     }
 
-    /// How many attempts a counter holds.
+    /// How many attempts a counter holds one by one.
     pub fn held(&self, key: &str) -> usize {
-        self.counter(key).len()
+        self.counter(key).entries.len()
     }
 }

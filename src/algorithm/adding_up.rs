@@ -1,0 +1,113 @@
+//! What token bucket and sliding-window counter have in common: they add failures up.
+
+use std::time::Duration;
+
+use super::{
+    Block, Millis, Standing, State, attempts::Attempts, block::LastBlock, counter::Judgement,
+};
+use crate::Period;
+
+/// How many of the newest failures are kept one by one. It bounds the memory of a counter; as long as
+/// they are kept, a reserve repeated after a lost reply counts once, and what is taken back is exact.
+pub(super) const KEPT: usize = 8;
+
+/// An algorithm that adds failures up.
+pub(super) trait AddsUp {
+    /// What failures add up to.
+    type Sum: Copy;
+
+    fn limit(&self) -> u32;
+
+    fn block(&self) -> Option<&Block>;
+
+    /// No failures, with the first about to come at `at`.
+    fn begin(&self, at: Millis) -> Self::Sum;
+
+    /// Adds a failure at `at`. Time does not go back: an earlier one counts as of the latest.
+    fn count(&self, sum: &mut Self::Sum, at: Millis);
+
+    /// What counts at `now`, in thousandths of an attempt.
+    fn thousandths(&self, sum: &Self::Sum, now: Millis) -> u64;
+
+    /// What counts at `now`, in whole attempts, such that reaching the limit leaves no room.
+    fn usage(&self, sum: &Self::Sum, now: Millis) -> u32;
+
+    /// When there is room again, if there is none.
+    fn room_at(&self, sum: &Self::Sum, now: Millis) -> Millis;
+}
+
+/// Failures that are no longer kept one by one, and the newest block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Added<S> {
+    pub(super) sum: S,
+    pub(super) block: Option<LastBlock>,
+}
+
+impl<S> Added<S> {
+    fn count<A: AddsUp<Sum = S>>(&mut self, numbers: &A, at: Millis) {
+        numbers.count(&mut self.sum, at);
+        if let Some(block) = numbers.block()
+            && numbers.usage(&self.sum, at) >= numbers.limit()
+        {
+            self.block = Some(block.after(self.block, at));
+        }
+    }
+}
+
+pub(super) fn judge<A: AddsUp>(
+    numbers: &A,
+    attempts: &Attempts,
+    past: Option<Added<A::Sum>>,
+    now: Millis,
+) -> Judgement<Added<A::Sum>> {
+    let failures = attempts.failures(now);
+    let in_flight = u32::try_from(attempts.len() - failures.len()).unwrap_or(u32::MAX);
+    let obsolete = failures.len().saturating_sub(KEPT);
+    let (old, kept) = failures.split_at(obsolete);
+
+    let mut past = past;
+    let mut all = past.unwrap_or_else(|| Added {
+        sum: numbers.begin(failures.first().map_or(now, |first| first.at)),
+        block: None,
+    });
+    for failure in old {
+        all.count(numbers, failure.at);
+        past = Some(all);
+    }
+    for failure in kept {
+        all.count(numbers, failure.at);
+    }
+
+    let usage = numbers.usage(&all.sum, now);
+    let thousandths = numbers.thousandths(&all.sum, now);
+    let limit = numbers.limit();
+    let no_room = (usage >= limit).then(|| {
+        let room_at = numbers.room_at(&all.sum, now);
+        Period::Of(Duration::from_millis(room_at.saturating_sub(now)))
+    });
+    let block = all.block.filter(|_| numbers.block().is_some());
+    let in_force = block.and_then(|last| numbers.block()?.left(last, now));
+    let standing = match no_room.max(in_force) {
+        Some(lifts) => Standing {
+            usage,
+            limit,
+            thousandths,
+            state: State::Blocked { lifts },
+        },
+        None => {
+            let usage = usage.saturating_add(in_flight);
+            Standing {
+                usage,
+                limit,
+                thousandths: thousandths + u64::from(in_flight) * 1000,
+                state: State::clear_below(usage as usize, limit as usize),
+            }
+        }
+    };
+    Judgement {
+        standing,
+        obsolete,
+        past,
+        block,
+    }
+}

@@ -1,0 +1,189 @@
+//! A counter: what is kept of the attempts that count together, whatever the algorithm.
+
+use super::{
+    Limit, Millis, Standing, State,
+    adding_up::{self, Added},
+    attempts::Attempts,
+    block::LastBlock,
+    sliding_counter::Counts,
+    token_bucket::Missing,
+};
+use crate::Token;
+
+/// The attempts that count together: those that failed and those in flight.
+///
+/// All algorithms keep the same, so that one can be asked as well as another, and only differ in what
+/// they make of it.
+///
+/// ```
+/// use tower_login_rate_limit::{Limit, Period, Token, algorithm::{Counter, State}};
+///
+/// let limit = Limit::attempts(1).within(Period::hours(24)).build()?;
+/// let mut counter = Counter::default();
+///
+/// // Reserved at second 0 with a lease of 30 s, failed at second 2.
+/// let token = Token::new();
+/// counter.admit(&limit, token, 30_000, 0);
+/// assert_eq!(counter.standing(&limit, 1_000).state, State::Busy);
+/// counter.fail(token, 2_000);
+/// let lifts = Period::hours(24);
+/// assert_eq!(counter.standing(&limit, 2_000).state, State::Blocked { lifts });
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    attempts: Attempts,
+    /// Most counters have none.
+    past: Option<Box<Past>>,
+}
+
+/// What a counter remembers of attempts that it no longer keeps one by one. What one algorithm
+/// remembers means nothing to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Past {
+    Window(LastBlock),
+    Bucket(Added<Missing>),
+    Counter(Added<Counts>),
+}
+
+/// What an algorithm makes of a counter.
+pub(super) struct Judgement<P = Past> {
+    pub(super) standing: Standing,
+    /// How many of the oldest attempts an admission drops,
+    pub(super) obsolete: usize,
+    /// and what it leaves remembered.
+    pub(super) past: Option<P>,
+    /// The newest block, in force or over.
+    pub(super) block: Option<LastBlock>,
+}
+
+impl<P> Judgement<P> {
+    fn remembering(self, as_past: impl FnOnce(P) -> Past) -> Judgement {
+        Judgement {
+            standing: self.standing,
+            obsolete: self.obsolete,
+            past: self.past.map(as_past),
+            block: self.block,
+        }
+    }
+}
+
+impl Counter {
+    /// How the counter stands at `now`.
+    pub fn standing(&self, limit: &Limit, now: Millis) -> Standing {
+        self.judge(limit, now).standing
+    }
+
+    fn judge(&self, limit: &Limit, now: Millis) -> Judgement {
+        let past = self.past.as_deref().copied();
+        match limit {
+            Limit::SlidingWindow(numbers) => {
+                let past = past.and_then(|past| match past {
+                    Past::Window(block) => Some(block),
+                    _ => None,
+                });
+                numbers.judge(&self.attempts, past, now)
+            }
+            Limit::Backoff(numbers) => numbers.judge(&self.attempts, now),
+            Limit::TokenBucket(numbers) => {
+                let past = past.and_then(|past| match past {
+                    Past::Bucket(added) => Some(added),
+                    _ => None,
+                });
+                adding_up::judge(numbers, &self.attempts, past, now).remembering(Past::Bucket)
+            }
+            Limit::SlidingCounter(numbers) => {
+                let past = past.and_then(|past| match past {
+                    Past::Counter(added) => Some(added),
+                    _ => None,
+                });
+                adding_up::judge(numbers, &self.attempts, past, now).remembering(Past::Counter)
+            }
+        }
+    }
+
+    /// Writes an attempt that is in flight until `now + lease`, and drops what no longer counts.
+    /// Says how the counter stands with it.
+    ///
+    /// With a lease of 0 the attempt counts at once. A token that is here already changes nothing.
+    /// The caller has seen that [`standing`](Self::standing) is [`State::Clear`].
+    pub fn admit(&mut self, limit: &Limit, token: Token, lease: Millis, now: Millis) -> Standing {
+        let judgement = self.judge(limit, now);
+        let mut standing = Standing {
+            state: State::Clear,
+            ..judgement.standing
+        };
+        if !self.holds(token) {
+            self.attempts.drop_oldest(judgement.obsolete);
+            self.attempts.insert(now.saturating_add(lease), token);
+            self.past = judgement.past.map(Box::new);
+            standing.usage = standing.usage.saturating_add(1);
+            standing.thousandths = standing.thousandths.saturating_add(1000);
+        }
+        standing
+    }
+
+    /// Turns an attempt in flight into a failure at `now`. One that has failed stays as it is, so
+    /// that saying it late or twice extends nothing. Returns whether anything changed.
+    pub fn fail(&mut self, token: Token, now: Millis) -> bool {
+        self.attempts.fail(token, now)
+    }
+
+    /// Takes one attempt out, in flight or failed, if it is kept one by one. Returns whether it was
+    /// there.
+    pub fn cancel(&mut self, token: Token) -> bool {
+        self.cancel_all(&[token]) > 0
+    }
+
+    /// Takes all of these out. Returns how many were there.
+    pub fn cancel_all(&mut self, tokens: &[Token]) -> usize {
+        self.attempts.cancel_all(tokens)
+    }
+
+    /// Takes out every attempt that has failed by `now`, and `token` if given, and forgets the past;
+    /// those in flight stay. With a token that is not here, does nothing.
+    ///
+    /// Returns what is to leave other counters too: what was taken out here, and the token.
+    pub fn clean_up(&mut self, token: Option<Token>, now: Millis) -> Vec<Token> {
+        let mut tokens: Vec<_> = token.into_iter().collect();
+        if token.is_none_or(|token| self.holds(token)) {
+            let failed = self.attempts.failures(now).iter();
+            tokens.extend(failed.map(|entry| entry.token));
+            self.cancel_all(&tokens);
+            self.past = None;
+        }
+        tokens
+    }
+
+    /// Whether the attempt is kept here, failed or in flight.
+    pub fn holds(&self, token: Token) -> bool {
+        self.attempts.holds(token)
+    }
+
+    /// Whether nothing is here.
+    pub fn is_empty(&self) -> bool {
+        self.attempts.is_empty() && self.past.is_none()
+    }
+
+    /// When nothing in here will count any more; `None` for never.
+    pub fn expires(&self, limit: &Limit, now: Millis) -> Option<Millis> {
+        let newest = match (self.attempts.newest(), &self.past) {
+            (Some(newest), None) => newest,
+            (newest, Some(_)) => newest.map_or(now, |newest| newest.max(now)),
+            (None, None) => return Some(now),
+        };
+        let judgement = self.judge(limit, now);
+        let block = limit.block();
+        let may_come = judgement.standing.refuses().then_some(block).flatten();
+        let retention = match may_come {
+            // As long as the one in force, or the one that may come of what is in flight.
+            Some(block) => limit.retention(Some(block.after(judgement.block, now).nth))?,
+            None => limit.retention(None)?,
+        };
+        let expires = newest.saturating_add(retention);
+        match (block, judgement.block) {
+            (Some(block), Some(last)) if block.grows() => Some(expires.max(block.forgotten(last)?)),
+            _ => Some(expires),
+        }
+    }
+}

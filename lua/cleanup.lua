@@ -1,15 +1,14 @@
--- Takes every failed attempt of a main counter out of that counter and out of any number of others, and
--- forgets the main one's past.
+-- Takes every failed attempt of the main counters out of them and out of any number of others, and
+-- forgets the main ones' past.
 --
--- Attempts in flight stay, and so does everything in the other counters that is not in the main one.
--- With a token, all that happens only while the token is in the main counter, so that an attempt cleans
--- up once, however often it is said that it went well.
+-- Attempts in flight stay, and so does everything in the other counters that is not in a main one. With
+-- a token, only counters that it is in are main ones, so that an attempt cleans up once, however often
+-- it is said that it went well.
 --
--- KEYS[1]  the main counter
--- KEYS[2…] the others
+-- KEYS     the main counters, then the others
 -- ARGV[1]  the token of an attempt that is taken out too, failed or in flight; empty: none
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
--- ARGV[3]  not used
+-- ARGV[3]  how many are main counters
 -- ARGV[4]  how many keys there are
 -- then for each counter seven arguments, which counters.lua describes
 --
@@ -24,12 +23,15 @@ end
 
 -- include counters.lua
 
-local tokens = {}
-if token == '' or redis.call('ZSCORE', KEYS[1], token) then
-  tokens = redis.call('ZRANGEBYSCORE', KEYS[1], '(0', now)
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 0)
+local tokens = { token ~= '' and token or nil }
+for i = 1, tonumber(ARGV[3]) do
+  if token == '' or redis.call('ZSCORE', KEYS[i], token) then
+    for _, failed in ipairs(redis.call('ZRANGEBYSCORE', KEYS[i], '(0', now)) do
+      tokens[#tokens + 1] = failed
+    end
+    redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', 0)
+  end
 end
-if token ~= '' then tokens[#tokens + 1] = token end
 
 for i, key in ipairs(KEYS) do
   local left = 0

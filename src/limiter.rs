@@ -216,7 +216,7 @@ impl LoginLimiter {
             Outcome::Failure | Outcome::UnknownUser => store.fail(*token, &slots()).done(),
             Outcome::MfaPending | Outcome::NotAnAttempt => store.cancel(*token, &slots()).done(),
             Outcome::Success => {
-                let mut work = self.clean_up(attempt.policy(), caller, Some(*token));
+                let mut work = vec![self.clean_up(attempt.policy(), caller, Some(*token))];
                 if let (Some(keep), Some(user)) = (attempt.policy().known_addresses(), &caller.user)
                 {
                     let key = known_addresses_of(user);
@@ -237,7 +237,7 @@ impl LoginLimiter {
         let addresses: Vec<_> = addresses.into_iter().collect();
         // Some at a time: each call has its deadline from when it is sent.
         for addresses in addresses.chunks(64) {
-            let work = addresses.iter().flat_map(|address| {
+            let work = addresses.iter().map(|address| {
                 let caller = self.count((*address, user).into());
                 self.clean_up(&self.shared.policy, &caller, None)
             });
@@ -252,10 +252,7 @@ impl LoginLimiter {
     pub fn unblock<'a>(&self, caller: impl Into<Caller<'a>>) -> StoreFuture<()> {
         let caller = self.count(caller.into());
         let (_, slots) = applying(&self.shared.policy, &caller, |_| true);
-        let work = slots
-            .iter()
-            .map(|slot| self.shared.store.cleanup(None, slot, &[]));
-        StoreFuture::all(work.collect())
+        self.shared.store.cleanup(None, &slots, &[])
     }
 
     /// Keeps an address that the user has logged in from. [`settle`](Self::settle) does so by itself
@@ -287,32 +284,16 @@ impl LoginLimiter {
         self.shared.tracker.begin()
     }
 
-    /// What the user did from this address is one counter; its failures leave all others with it.
-    fn clean_up(
-        &self,
-        policy: &Policy,
-        caller: &Counted,
-        token: Option<Token>,
-    ) -> Vec<StoreFuture<()>> {
-        let (rules, mut slots) = applying(policy, caller, |_| true);
-        let of_this_user_here = |i: &usize| {
-            let rule = &policy.rules()[rules[*i]];
-            rule.counts_by_user() && rule.counts_by_address()
-        };
-        let mains: SmallVec<[usize; 2]> = (0..slots.len()).filter(of_this_user_here).collect();
-        if mains.is_empty() {
-            let cancel = token.map(|token| self.shared.store.cancel(token, &slots).done());
-            return cancel.into_iter().collect();
+    /// The counters of what the user did from this address are cleaned up, and what failed there leaves
+    /// all others too.
+    fn clean_up(&self, policy: &Policy, caller: &Counted, token: Option<Token>) -> StoreFuture<()> {
+        let here = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
+        let (_, mains) = applying(policy, caller, here);
+        let (_, others) = applying(policy, caller, |rule| !here(rule));
+        match token {
+            Some(token) if mains.is_empty() => self.shared.store.cancel(token, &others).done(),
+            _ => self.shared.store.cleanup(token, &mains, &others),
         }
-        let mut work = Vec::with_capacity(mains.len() + 1);
-        for main in mains {
-            slots.swap(0, main);
-            if let [main, others @ ..] = slots.as_slice() {
-                work.push(self.shared.store.cleanup(token, main, others));
-            }
-            slots.swap(0, main);
-        }
-        work
     }
 
     fn count(&self, caller: Caller<'_>) -> Counted {

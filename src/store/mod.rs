@@ -74,16 +74,16 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Takes an attempt out of each of these counters. Says in how many it was.
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
 
-    /// Takes every failed attempt of the `main` counter, and `token` if given, out of that counter
-    /// and out of the `others`. Attempts in flight stay, and so do all others of the `others`. What the
-    /// main counter remembers beyond that, of earlier blocks say, is forgotten.
+    /// Takes every failed attempt of the `mains`, and `token` if given, out of those counters and out of
+    /// the `others`. Attempts in flight stay, and so do all others of the `others`. What the mains
+    /// remember beyond that, of earlier blocks say, is forgotten.
     ///
-    /// A token that is not in the main counter (any more) leaves the `others` and takes nothing with
-    /// it: an attempt cleans up once, also if it is said twice that it went well.
+    /// With a token, only mains that it is in count as such: an attempt cleans up once, also if it is
+    /// said twice that it went well.
     fn cleanup(
         &self,
         token: Option<Token>,
-        main: &Slot<'_>,
+        mains: &[Slot<'_>],
         others: &[Slot<'_>],
     ) -> StoreFuture<()>;
 
@@ -114,10 +114,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn cleanup(
         &self,
         token: Option<Token>,
-        main: &Slot<'_>,
+        mains: &[Slot<'_>],
         others: &[Slot<'_>],
     ) -> StoreFuture<()> {
-        (**self).cleanup(token, main, others)
+        (**self).cleanup(token, mains, others)
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {

@@ -330,7 +330,7 @@ async fn cleanup_of_10_000_members() {
                     .admitted()
             );
         }
-        store.cleanup(None, &slots[0], &slots[1..]).await.unwrap();
+        store.cleanup(None, &slots[..1], &slots[1..]).await.unwrap();
         let standings = store.check(&slots).await.unwrap();
         assert_eq!((standings[0].usage, standings[1].usage), (0, 100), "{name}");
     }
@@ -656,7 +656,10 @@ async fn an_attempt_cleans_up_once_however_often_it_is_said() {
             .reserve(success, Duration::from_secs(30), &slots)
             .await
             .unwrap();
-        store.cleanup(Some(success), &pair, &others).await.unwrap();
+        store
+            .cleanup(Some(success), &slots[..1], &others)
+            .await
+            .unwrap();
         for _ in 0..4 {
             store
                 .reserve(Token::new(), Duration::ZERO, &slots)
@@ -664,7 +667,10 @@ async fn an_attempt_cleans_up_once_however_often_it_is_said() {
                 .unwrap();
         }
         // As after a reply that was lost.
-        store.cleanup(Some(success), &pair, &others).await.unwrap();
+        store
+            .cleanup(Some(success), &slots[..1], &others)
+            .await
+            .unwrap();
         let standings = store.check(&slots).await.unwrap();
         assert_eq!((standings[0].usage, standings[1].usage), (4, 4), "{name}");
     }

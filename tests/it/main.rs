@@ -1,7 +1,9 @@
 //! Everything below HTTP, with real Redis servers that the tests start themselves.
 #![allow(unreachable_pub)] // nothing of a test is reached from outside
 
+mod account;
 mod addresses;
+mod algorithms;
 mod cases;
 mod contract;
 mod drops;

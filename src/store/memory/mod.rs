@@ -340,16 +340,16 @@ impl Locked<'_> {
         changed
     }
 
-    /// Cleans up the first slot, and takes what left it out of the others.
-    fn clean_up(&mut self, token: Option<Token>, slots: &[Slot<'_>]) {
+    /// Cleans up the first so many slots, and takes what left them out of all.
+    fn clean_up(&mut self, token: Option<Token>, slots: &[Slot<'_>], mains: usize) {
         let mut tokens: Vec<_> = token.into_iter().collect();
-        self.change(slots, |i, counter, now| match i {
-            0 => {
-                tokens = counter.clean_up(token, now);
-                true
+        self.change(slots, |i, counter, now| {
+            if i < mains {
+                tokens.extend(counter.clean_up(token, now));
             }
-            _ => counter.cancel_all(&tokens) > 0,
+            i < mains
         });
+        self.change(slots, |_, counter, _| counter.cancel_all(&tokens) > 0);
     }
 
     /// A block may have become longer by a new policy since the counter was written last.
@@ -404,11 +404,11 @@ impl Store for MemoryStore {
     fn cleanup(
         &self,
         token: Option<Token>,
-        main: &Slot<'_>,
+        mains: &[Slot<'_>],
         others: &[Slot<'_>],
     ) -> StoreFuture<()> {
-        let slots: SmallVec<[_; 4]> = std::iter::once(main).chain(others).cloned().collect();
-        self.lock(&slots).clean_up(token, &slots);
+        let slots: SmallVec<[_; 4]> = mains.iter().chain(others).cloned().collect();
+        self.lock(&slots).clean_up(token, &slots, mains.len());
         StoreFuture::now(Ok(()))
     }
 

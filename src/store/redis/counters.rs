@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::Cmd;
+use redis::{Cmd, ToRedisArgs};
 
 use super::{
     keys::{KeyScheme, hash_tag},
@@ -151,17 +151,23 @@ impl Counters {
         self.change(&SETTLE, &tokens, verb, now)
     }
 
-    /// A call of `cleanup.lua`, the first counter being the main one.
-    pub(super) fn clean_up(&self, token: Option<Token>, now: Option<Millis>) -> Cmd {
+    /// A call of `cleanup.lua`, the first so many counters being the main ones.
+    pub(super) fn clean_up(&self, token: Option<Token>, mains: usize, now: Option<Millis>) -> Cmd {
         let token = token.as_ref().map_or(&[][..], |token| token.as_bytes());
-        self.change(&CLEANUP, token, "", now)
+        self.change(&CLEANUP, token, mains, now)
     }
 
-    fn change(&self, script: &Script, tokens: &[u8], verb: &str, now: Option<Millis>) -> Cmd {
+    fn change(
+        &self,
+        script: &Script,
+        tokens: &[u8],
+        how: impl ToRedisArgs,
+        now: Option<Millis>,
+    ) -> Cmd {
         let mut command = script.call(&self.keys());
         command.arg(tokens);
         or_empty(&mut command, now);
-        command.arg(verb);
+        command.arg(how);
         self.write_limits(&mut command, 0);
         command
     }

@@ -276,20 +276,28 @@ impl RedisStore {
         })
     }
 
-    async fn clean_up(&self, token: Option<Token>, counters: Counters) -> Result<(), StoreError> {
+    /// Cleans up, the first so many counters being the main ones.
+    async fn clean_up(
+        &self,
+        token: Option<Token>,
+        counters: Counters,
+        mains: usize,
+    ) -> Result<(), StoreError> {
         let deadline = self.link.deadline();
-        let clean_up = async |counters: &Counters| {
-            let command = counters.clean_up(token, self.now());
+        let clean_up = async |counters: &Counters, mains: usize| {
+            let command = counters.clean_up(token, mains, self.now());
             let value = self.send(command, &CLEANUP, deadline).await?;
             Ok(reply::tokens("cleanup.lua", &value)?)
         };
         let apart = async |parts: Vec<Part>| {
-            let (main, others): (Vec<_>, Vec<_>) =
-                parts.into_iter().partition(|part| part.slots.contains(&0));
+            // First those with main counters, which come first in their parts as well.
+            let mains_in = |part: &Part| part.slots.iter().filter(|slot| **slot < mains).count();
+            let (with_mains, others): (Vec<_>, Vec<_>) =
+                parts.into_iter().partition(|part| mains_in(part) > 0);
             let mut tokens = Vec::new();
-            for part in main {
-                let left = clean_up(&part.counters).await;
-                tokens = left.map_err(|failure: Failure| failure.error)?;
+            for part in with_mains {
+                let left = clean_up(&part.counters, mains_in(&part)).await;
+                tokens.extend(left.map_err(|failure: Failure| failure.error)?);
             }
             for part in others {
                 let command = part.counters.settle(Settling::Cancel(&tokens), self.now());
@@ -298,7 +306,8 @@ impl RedisStore {
             }
             Ok(tokens)
         };
-        self.together_or(counters, clean_up, apart).await.map(drop)
+        let together = async |counters: &Counters| clean_up(counters, mains).await;
+        self.together_or(counters, together, apart).await.map(drop)
     }
 
     fn known_addresses(
@@ -353,12 +362,15 @@ impl Store for RedisStore {
     fn cleanup(
         &self,
         token: Option<Token>,
-        main: &Slot<'_>,
+        mains: &[Slot<'_>],
         others: &[Slot<'_>],
     ) -> StoreFuture<()> {
-        let counters = self.counters(std::iter::once(main).chain(others));
-        let store = self.clone();
-        StoreFuture::later(async move { store.clean_up(token, counters).await })
+        let counters = self.counters(mains.iter().chain(others));
+        if counters.len() == 0 {
+            return StoreFuture::now(Ok(()));
+        }
+        let (store, mains) = (self.clone(), mains.len());
+        StoreFuture::later(async move { store.clean_up(token, counters, mains).await })
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {

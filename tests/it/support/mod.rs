@@ -1,6 +1,7 @@
 //! What the tests share.
 
 pub mod oracle;
+mod redis_cluster;
 mod redis_server;
 pub mod server;
 
@@ -13,6 +14,7 @@ use tower_login_rate_limit::{
     store::{MemoryStore, Store},
 };
 
+pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 
 /// When tests that set the clock begin: a real date, so that numbers have their real size.

@@ -20,21 +20,29 @@ pub struct RedisServer {
     process: Child,
     port: u16,
     directory: TempDir,
+    settings: Vec<String>,
     longest: Option<Duration>,
 }
 
 impl RedisServer {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these on its command line.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let settings: Vec<_> = settings.iter().map(|word| (*word).to_owned()).collect();
         let directory = tempfile::tempdir().expect("a directory for redis");
         // Somebody may take the port between finding and using it.
         for _ in 0..10 {
             let port = free_port();
-            let mut process = spawn(port, &directory);
+            let mut process = spawn(port, &directory, &settings);
             if wait_until_ready(port, &mut process) {
                 return Self {
                     process,
                     port,
                     directory,
+                    settings,
                     longest: Some(Duration::from_secs(7 * 24 * 60 * 60 + 30)),
                 };
             }
@@ -42,6 +50,10 @@ impl RedisServer {
             let _ = process.wait();
         }
         panic!("redis-server did not start; its log is in {directory:?}");
+    }
+
+    pub fn port(&self) -> String {
+        self.port.to_string()
     }
 
     pub fn url(&self) -> String {
@@ -121,7 +133,7 @@ impl RedisServer {
 
     /// Starts it again where it was.
     pub fn restart(&mut self) {
-        self.process = spawn(self.port, &self.directory);
+        self.process = spawn(self.port, &self.directory, &self.settings);
         assert!(
             wait_until_ready(self.port, &mut self.process),
             "redis-server did not start again"
@@ -164,15 +176,22 @@ impl Drop for RedisServer {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    // The nodes of a cluster talk to each other on a port that is higher by 10,000.
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        if port < u16::MAX - 10_000 {
+            return port;
+        }
+    }
 }
 
-fn spawn(port: u16, directory: &TempDir) -> Child {
+fn spawn(port: u16, directory: &TempDir, settings: &[String]) -> Child {
     let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
     Command::new(&server)
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
         .args(["--save", "", "--appendonly", "no"])
+        .args(settings)
         .args(["--logfile", "redis.log"])
         .arg("--dir")
         .arg(directory.path())

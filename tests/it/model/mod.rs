@@ -1,0 +1,405 @@
+//! One model, every implementation: random histories of reserving, settling, checking, cleaning up
+//! and time going forward and back are played to the oracle, to the state machine, to the memory
+//! store and to a real Redis, and every reply must be the same. Each rule draws any of the four
+//! algorithms, and policies change on the way.
+
+mod history;
+mod machine;
+mod policy;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use proptest::{prelude::*, sample::Index, test_runner::FileFailurePersistence};
+use tower_login_rate_limit::{
+    Token,
+    clock::{Clock, ManualClock},
+    store::{MemoryStore, Standings, Store},
+};
+
+use self::{
+    history::{ADDRESSES, History, LEASE, Op, Step, USERS, Who, history},
+    machine::{Machine, agree, said},
+    policy::{
+        KNOWN_FOR, Policy, address, block, homes, kept, lengths, most_held, names, pair_first,
+    },
+};
+use crate::support::{
+    DAY, HOUR, RedisCluster, RedisServer, SECOND, START,
+    oracle::{Answer, Oracle, Verdict},
+};
+
+/// Tokens that are the same whenever a history is played: which is first of those that failed at one
+/// time, and how long a wait is with its jitter, depends on them.
+struct Tokens {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Tokens {
+    fn draw(&mut self) -> Token {
+        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+        self.drawn += 1;
+        let scattered = self.seed.wrapping_add(self.drawn.wrapping_mul(GOLDEN));
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&scattered.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.drawn.to_be_bytes());
+        if scattered.is_multiple_of(4) {
+            // The ends and the middle of the jitter would be rare.
+            bytes[0] = [0, 127, 128, 255][bytes[0] as usize % 4];
+        }
+        Token::from_bytes(bytes)
+    }
+}
+
+/// Plays one history to everybody.
+struct Play<'a> {
+    policy: Policy,
+    changed: Policy,
+    clock: Arc<ManualClock>,
+    oracle: Oracle,
+    machine: Machine,
+    stores: &'a [(&'static str, Arc<dyn Store>)],
+    tokens: Tokens,
+    attempts: Vec<(Token, Who)>,
+    /// When a user was last known to come from an address.
+    known: HashMap<(usize, usize), u64>,
+    lifts: u64,
+}
+
+impl Play<'_> {
+    async fn op(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        match op {
+            Op::Reserve(who) => self.begin(LEASE, *who).await?,
+            Op::Count(who) => self.begin(0, *who).await?,
+            Op::ChangePolicy => std::mem::swap(&mut self.policy, &mut self.changed),
+            Op::ReserveAgain(index) => {
+                if let Some((token, who)) = self.chosen(index) {
+                    self.reserve(token, LEASE, who).await?;
+                }
+            }
+            Op::Fail(index) => {
+                if let Some((token, who)) = self.chosen(index) {
+                    self.fail(token, who).await?;
+                }
+            }
+            Op::Cancel(index) => {
+                if let Some((token, who)) = self.chosen(index) {
+                    self.cancel(token, who).await?;
+                }
+            }
+            Op::Succeed(index) => {
+                if let Some((token, who)) = self.chosen(index) {
+                    self.cleanup(Some(token), who, 1).await?;
+                }
+            }
+            Op::Cleanup(who) => self.cleanup(None, *who, 1).await?,
+            Op::Unblock(who) => self.cleanup(None, *who, names(*who).len()).await?,
+            Op::Remember(who) => self.remember(*who).await,
+            Op::Check(who) => self.check(*who).await?,
+            Op::FailMany(who, times, apart) => self.fail_many(*who, *times, *apart).await?,
+            Op::Time(step) => self.step(*step),
+        }
+        Ok(())
+    }
+
+    fn chosen(&self, index: &Index) -> Option<(Token, Who)> {
+        (!self.attempts.is_empty()).then(|| *index.get(&self.attempts))
+    }
+
+    fn step(&mut self, step: Step) {
+        let now = self.clock.now();
+        let rule = |rule: usize| &self.policy.numbers[rule];
+        let (to, by) = match step {
+            Step::Forward(by) => (now + by, 0),
+            Step::Back(by) => (now - by, 0),
+            Step::Lease(by) => (now + LEASE, by),
+            Step::Length(of, which, by) => {
+                let length = which.get(&lengths(rule(of))).unwrap_or(DAY);
+                (now + length, by)
+            }
+            Step::Boundary(of, by) => {
+                let window = lengths(rule(of))[0].unwrap_or(DAY);
+                ((now / window + 1) * window, by)
+            }
+            Step::Lift(by) => (self.lifts.max(now), by),
+            Step::Again(of, by) => {
+                let again = block(rule(of)).map_or(DAY, |blocks| blocks.again);
+                (now.max(self.lifts + again), by)
+            }
+        };
+        self.clock.set(to.saturating_add_signed(by));
+    }
+
+    /// A new attempt.
+    async fn begin(&mut self, lease: u64, who: Who) -> Result<(), TestCaseError> {
+        let token = self.tokens.draw();
+        self.attempts.push((token, who));
+        self.reserve(token, lease, who).await
+    }
+
+    async fn fail_many(&mut self, who: Who, times: u32, apart: u64) -> Result<(), TestCaseError> {
+        for _ in 0..times {
+            let token = self.tokens.draw();
+            self.reserve(token, LEASE, who).await?;
+            self.fail(token, who).await?;
+            self.clock.set(self.clock.now() + apart);
+        }
+        Ok(())
+    }
+
+    async fn reserve(&mut self, token: Token, lease: u64, who: Who) -> Result<(), TestCaseError> {
+        let (now, exempt) = (self.clock.now(), self.is_exempt(who));
+        let asked = self.policy.asked(who, exempt);
+        let expected = self.oracle.reserve(*token.as_bytes(), lease, &asked, now);
+        self.note_lift(&expected);
+        let limits = self.policy.limits(who, exempt);
+        let machine = self.machine.reserve(token, lease, &limits, now);
+        agree(&machine, &expected)?;
+        for (name, store) in self.stores {
+            let slots = self.policy.slots(who);
+            let lease = Duration::from_millis(lease);
+            let standings = store.reserve(token, lease, &slots).await.expect("decided");
+            prop_assert_eq!(
+                &said(&standings),
+                &expected,
+                "{}, reserving for {:?}",
+                name,
+                who
+            );
+        }
+        // A counter never holds more than its rule needs, or than an earlier one needed.
+        let both = self.policy.numbers.iter().chain(&self.changed.numbers);
+        let most = both.map(most_held).max();
+        for asked in &asked {
+            prop_assert!(Some(self.oracle.held(&asked.key)) <= most);
+        }
+        Ok(())
+    }
+
+    async fn check(&mut self, who: Who) -> Result<(), TestCaseError> {
+        let (now, exempt) = (self.clock.now(), self.is_exempt(who));
+        let expected = self.oracle.check(&self.policy.asked(who, exempt), now);
+        self.note_lift(&expected);
+        let limits = self.policy.limits(who, exempt);
+        agree(&self.machine.standings(&limits, now), &expected)?;
+        for (name, store) in self.stores {
+            let slots = self.policy.slots(who);
+            let standings: Standings = store.check(&slots).await.expect("checked");
+            prop_assert_eq!(&said(&standings), &expected, "{}, checking {:?}", name, who);
+        }
+        Ok(())
+    }
+
+    async fn fail(&mut self, token: Token, who: Who) -> Result<(), TestCaseError> {
+        let now = self.clock.now();
+        let keys = names(who);
+        let expected = self.oracle.fail(*token.as_bytes(), &keys, now);
+        let machine = self
+            .machine
+            .each(&keys, |counter| counter.fail(token, now).into());
+        prop_assert_eq!(machine, expected, "machine");
+        for (name, store) in self.stores {
+            let slots = self.policy.slots(who);
+            let changed = store.fail(token, &slots).await.expect("settled");
+            prop_assert_eq!(changed, expected, "{}", name);
+        }
+        Ok(())
+    }
+
+    async fn cancel(&mut self, token: Token, who: Who) -> Result<(), TestCaseError> {
+        let keys = names(who);
+        let expected = self.oracle.cancel(*token.as_bytes(), &keys);
+        let machine = self
+            .machine
+            .each(&keys, |counter| counter.cancel(token).into());
+        prop_assert_eq!(machine, expected, "machine");
+        for (name, store) in self.stores {
+            let slots = self.policy.slots(who);
+            let changed = store.cancel(token, &slots).await.expect("cancelled");
+            prop_assert_eq!(changed, expected, "{}", name);
+        }
+        Ok(())
+    }
+
+    fn is_exempt(&self, who: Who) -> bool {
+        let last = who
+            .user
+            .and_then(|user| self.known.get(&(user, who.address)));
+        last.is_some_and(|last| self.clock.now() < last + KNOWN_FOR)
+    }
+
+    async fn remember(&mut self, who: Who) {
+        let Some(user) = who.user else { return };
+        self.known.insert((user, who.address), self.clock.now());
+        for (_, store) in self.stores {
+            let remembered = store.remember(&homes(user), address(who.address), kept());
+            remembered.await.expect("remembered");
+        }
+    }
+
+    /// The counters of `who`, the pair's first; the first so many are the main ones. Nobody says what
+    /// left; what is left shows right after.
+    async fn cleanup(
+        &mut self,
+        token: Option<Token>,
+        who: Who,
+        mains: usize,
+    ) -> Result<(), TestCaseError> {
+        let now = self.clock.now();
+        let keys = pair_first(names(who));
+        let bytes = token.map(|token| *token.as_bytes());
+        self.oracle.cleanup(bytes, &keys, mains, now);
+        self.machine.cleanup(token, &keys, mains, now);
+        for (_, store) in self.stores {
+            let slots = pair_first(self.policy.slots(who));
+            let (mains, others) = slots.split_at(mains);
+            let cleaned = store.cleanup(token, mains, others).await;
+            cleaned.expect("cleaned up");
+        }
+        self.check(who).await
+    }
+
+    fn note_lift(&mut self, answers: &[Answer]) {
+        for answer in answers {
+            if let Verdict::Blocked(Some(lifts)) = answer.verdict {
+                self.lifts = self.clock.now() + lifts;
+            }
+        }
+    }
+}
+
+async fn play(
+    history: &History,
+    clock: &Arc<ManualClock>,
+    stores: &[(&'static str, Arc<dyn Store>)],
+) -> Result<(), TestCaseError> {
+    clock.set(START);
+    let mut play = Play {
+        policy: Policy::new(&history.rules),
+        changed: Policy::new(&history.changed),
+        clock: Arc::clone(clock),
+        oracle: Oracle::default(),
+        machine: Machine::default(),
+        stores,
+        tokens: Tokens {
+            seed: history.seed,
+            drawn: 0,
+        },
+        attempts: Vec::new(),
+        known: HashMap::new(),
+        lifts: START,
+    };
+    for op in &history.ops {
+        play.op(op).await?;
+    }
+    // Whatever is left inside shows in what comes later.
+    for later in [0, 5 * SECOND, LEASE, HOUR, 12 * HOUR, DAY, 3 * DAY] {
+        clock.set(clock.now() + later);
+        for address in 0..ADDRESSES {
+            for user in 0..USERS {
+                let user = Some(user);
+                play.check(Who { address, user }).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    let seeds = FileFailurePersistence::Direct("tests/it/model/model.seeds");
+    ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(seeds)),
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    }
+}
+
+/// How long a key may live without a block for ever and the like.
+fn longest_life(history: &History) -> u64 {
+    let rules = history.rules.iter().chain(&history.changed);
+    let longest = rules.flat_map(lengths).flatten().max().max(Some(KNOWN_FOR));
+    // What was in flight when the clock was set back is in flight for longer.
+    let set_back = |op: &Op| match op {
+        Op::Time(Step::Back(by)) => *by,
+        _ => 1,
+    };
+    let set_back = history.ops.iter().map(set_back).sum::<u64>();
+    longest.unwrap_or(0) + LEASE + set_back
+}
+
+fn anything_for_ever(history: &History) -> bool {
+    let mut rules = history.rules.iter().chain(&history.changed);
+    rules.any(|numbers| lengths(numbers).contains(&None))
+}
+
+#[test]
+fn ten_thousand_histories_in_memory() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let clock = Arc::new(ManualClock::at(START));
+    proptest!(config(10_000), |(history in history())| {
+        let store = MemoryStore::new().with_clock(Arc::clone(&clock));
+        let stores: [(_, Arc<dyn Store>); 1] = [("memory", Arc::new(store))];
+        runtime.block_on(play(&history, &clock, &stores))?;
+    });
+}
+
+/// Where the account is in another place than the address, and what the one has admitted may have to be
+/// taken back. An admission also drops what no longer counts, and that is not taken back; it would show
+/// when the policy changes, the clock is set back or something is taken out. And where an attempt is
+/// reserved once more, the one place may refuse what the other holds.
+#[test]
+fn two_hundred_histories_on_a_cluster() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let clock = Arc::new(ManualClock::at(START));
+    let mut cluster = RedisCluster::start();
+    for node in &mut cluster.nodes {
+        node.keys_may_live(None);
+    }
+    let entered = runtime.enter();
+    let store: Arc<dyn Store> = Arc::new(cluster.store_with_clock(Arc::clone(&clock)));
+    drop(entered);
+    proptest!(config(200), |(mut history in history())| {
+        cluster.flush();
+        let shows = |op: &Op| match op {
+            Op::ReserveAgain(_) | Op::ChangePolicy | Op::Time(Step::Back(_)) => true,
+            Op::Cancel(_) | Op::Succeed(_) | Op::Cleanup(_) => true,
+            _ => false,
+        };
+        history.ops.retain(|op| !shows(op));
+        let stores = [("cluster", Arc::clone(&store))];
+        runtime.block_on(play(&history, &clock, &stores))?;
+    });
+}
+
+#[test]
+fn a_thousand_histories_on_redis() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let clock = Arc::new(ManualClock::at(START));
+    let mut redis = RedisServer::start();
+    redis.keys_may_live(None);
+    let builder = redis.builder().clock(Arc::clone(&clock));
+    let store = runtime.block_on(builder.connect(redis.url())).unwrap();
+    let shared: Arc<dyn Store> = Arc::new(store);
+    proptest!(config(1_000), |(history in history())| {
+        redis.flush();
+        let memory = MemoryStore::new().with_clock(Arc::clone(&clock));
+        let stores = [("memory", Arc::new(memory) as Arc<dyn Store>), ("redis", Arc::clone(&shared))];
+        runtime.block_on(play(&history, &clock, &stores))?;
+
+        let longest = longest_life(&history);
+        let for_ever = anything_for_ever(&history);
+        for (key, ttl) in redis.keys() {
+            prop_assert!(ttl <= longest as i64, "{} lives for {}", key, ttl);
+            prop_assert!(ttl >= 0 || for_ever, "{} never ends", key);
+        }
+    });
+}

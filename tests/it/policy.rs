@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower_login_rate_limit::{
-    KnownAddresses, Limit, LimitBuilder, Part, Period, Policy, PolicyError, Rule,
+    BackoffBuilder, KnownAddresses, Limit, LimitBuilder, Part, Period, Policy, PolicyError, Rule,
 };
 
 fn limit(limit: u32, within: impl Into<Period>) -> LimitBuilder {
@@ -22,6 +22,39 @@ fn the_default_is_what_it_says() {
     assert_eq!(in_words.lease(), Duration::from_secs(30));
     assert_eq!(in_words.ipv6_prefix(), 64);
     assert_eq!(in_words.known_addresses(), None);
+}
+
+#[test]
+fn the_strict_one_limits_accounts_and_keeps_their_addresses() {
+    let hundred_a_day = limit(100, Period::hours(24)).without_block();
+    let in_words = Policy::default().with_account_limit(hundred_a_day).unwrap();
+    assert_eq!(Policy::strict(), in_words);
+    assert_eq!(in_words.known_addresses(), Some(KnownAddresses::default()));
+    assert!(Policy::default().rule(Rule::ACCOUNT).is_none());
+
+    // What was said of known addresses before stays.
+    let kept = KnownAddresses::new(3, Duration::from_secs(86_400)).unwrap();
+    let account = in_words.rule(Rule::ACCOUNT).unwrap().clone();
+    let policy = Policy::default()
+        .with_known_addresses(kept)
+        .with_rule(account);
+    assert_eq!(policy.known_addresses(), Some(kept));
+}
+
+#[test]
+fn a_bucket_and_a_counter_have_no_block_unless_they_say_so() {
+    let ten = || limit(10, Period::hours(1));
+    for words in [ten().as_token_bucket(), ten().as_sliding_counter()] {
+        let without = words.clone().without_block().build();
+        assert_eq!(words.clone().build(), without);
+        let block = words.blocked_for(Period::hours(2)).build().unwrap();
+        assert_eq!(block.block().unwrap().lengths(), [Some(7_200_000)]);
+    }
+    let usual = [1, 2, 4, 8, 16, 30, 60, 180, 300].map(Duration::from_secs);
+    assert_eq!(
+        Limit::backoff(usual).build().unwrap(),
+        Limit::default_backoff()
+    );
 }
 
 #[test]
@@ -46,6 +79,11 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
     let known = |n, kept_for| KnownAddresses::new(n, kept_for).map(drop);
     let rule = |name: &str, parts: Vec<Part>| Rule::new(name, parts, limit(1, day)).map(drop);
     let lease = |lease| Policy::default().with_lease(lease).map(drop);
+    let waits = |seconds: &[u64]| {
+        let waits = seconds.iter().map(|seconds| Duration::from_secs(*seconds));
+        Limit::backoff(waits.collect::<Vec<_>>())
+    };
+    let user = |limit: BackoffBuilder| Policy::default().with_user_address_limit(limit).map(drop);
     let twice = [
         Rule::new("a", [Part::User], limit(1, day)).unwrap(),
         Rule::new("a", [Part::User], limit(2, day)).unwrap(),
@@ -70,6 +108,64 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
             address(limit(5, day).blocked_for(years)),
             "address.block",
             "forever",
+        ),
+        (
+            address(limit(5, day).blocked_for(day).then_for(Period::hours(1))),
+            "address.block",
+            "shorter",
+        ),
+        (
+            address(
+                limit(5, day)
+                    .blocked_for(Period::Forever)
+                    .then_for(Period::Forever),
+            ),
+            "address.block",
+            "forever",
+        ),
+        (
+            address(limit(5, day).without_block().then_for(day)),
+            "address.block",
+            "first",
+        ),
+        (
+            address(limit(5, day).then_for(day).again_within(Period::Forever)),
+            "address.again_within",
+            "for ever",
+        ),
+        (
+            address(limit(5, Period::Forever).as_token_bucket()),
+            "address.within",
+            "366 days",
+        ),
+        (
+            address(limit(5, Period::days(367)).as_sliding_counter()),
+            "address.within",
+            "366 days",
+        ),
+        (user(waits(&[])), "user-address.waits", "1 to 32"),
+        (user(waits(&[1; 33])), "user-address.waits", "1 to 32"),
+        (user(waits(&[0, 0])), "user-address.waits", "zero"),
+        (user(waits(&[2, 1])), "user-address.waits", "shorter"),
+        (user(waits(&[40_000_000])), "user-address.waits", "366 days"),
+        (
+            user(waits(&[1]).with_jitter(101)),
+            "user-address.jitter",
+            "101",
+        ),
+        (
+            user(
+                waits(&[10])
+                    .with_jitter(50)
+                    .forgotten_after(Period::seconds(14)),
+            ),
+            "user-address.forgotten_after",
+            "longest wait",
+        ),
+        (
+            rule("account", vec![Part::Address]),
+            "account.key",
+            "another",
         ),
         (rule("", vec![Part::User]), "rule \"\"", "1 to 32"),
         (rule("a b", vec![Part::User]), "rule \"a b\"", "letters"),
@@ -130,6 +226,39 @@ fn unusual() -> Policy {
             .unwrap()
             .enabled(false),
         )
+        .with_rule(
+            Rule::new(
+                "bucket",
+                [Part::Address, Part::value(Part::PATH)],
+                limit(30, Period::minutes(30))
+                    .as_token_bucket()
+                    .blocked_for(Period::hours(1))
+                    .then_for(Period::days(1))
+                    .then_for(Period::Forever)
+                    .again_within(Period::days(9)),
+            )
+            .unwrap(),
+        )
+        .with_rule(
+            Rule::new(
+                "counter",
+                [Part::value(Part::USER_AGENT), Part::Address],
+                limit(1000, Period::hours(1)).as_sliding_counter(),
+            )
+            .unwrap(),
+        )
+        .with_rule(
+            Rule::new(
+                "waits",
+                [Part::User],
+                Limit::backoff([0, 1, 90].map(Duration::from_secs))
+                    .with_jitter(25)
+                    .forgotten_after(Period::Forever),
+            )
+            .unwrap()
+            .exempting_known_addresses()
+            .unwrap(),
+        )
         .with_lease(Duration::from_secs(75))
         .unwrap()
         .with_ipv6_prefix(56)
@@ -139,7 +268,7 @@ fn unusual() -> Policy {
 
 #[test]
 fn a_policy_is_read_back_from_what_was_written() {
-    for policy in [Policy::default(), unusual()] {
+    for policy in [Policy::default(), Policy::strict(), unusual()] {
         let json = serde_json::to_string(&policy).unwrap();
         assert_eq!(
             serde_json::from_str::<Policy>(&json).unwrap(),
@@ -191,6 +320,67 @@ fn a_person_can_write_and_read_it() {
 }
 
 #[test]
+fn every_algorithm_has_words_in_a_file() {
+    let file = r#"
+        [[rules]]
+        name = "account"
+        limit = 100
+        within = "24h"
+        block = "none"
+        [[rules]]
+        name = "user-address"
+        algorithm = "backoff"
+        [[rules]]
+        name = "slow"
+        key = ["user", "address"]
+        algorithm = "backoff"
+        waits = ["0s", "1s", "1 minute"]
+        jitter = 10
+        forgotten_after = "2 days"
+        [[rules]]
+        name = "address"
+        algorithm = "token-bucket"
+        limit = 30
+        within = "30 minutes"
+        block = "30 minutes"
+        [[rules]]
+        name = "door"
+        key = ["address", "path", "user-agent"]
+        algorithm = "sliding-counter"
+        limit = 10
+        within = "1 minute"
+        [[rules]]
+        name = "again"
+        key = ["user"]
+        limit = 5
+        within = "24h"
+        block = ["24h", "7 days", "forever"]
+        again_within = "30 days"
+        exempt_known_addresses = true
+    "#;
+    let policy: Policy = toml::from_str(file).unwrap();
+    let limits = |name| policy.rule(name).unwrap().limit().clone();
+    assert_eq!(policy.rule("account"), Policy::strict().rule("account"));
+    assert_eq!(policy.known_addresses(), Some(KnownAddresses::default()));
+    assert_eq!(limits("user-address"), Limit::default_backoff());
+    let waits = Limit::backoff([0, 1, 60].map(Duration::from_secs)).with_jitter(10);
+    let waits = waits.forgotten_after(Period::days(2)).build().unwrap();
+    assert_eq!(limits("slow"), waits);
+    let bucket = limit(30, Period::minutes(30)).as_token_bucket();
+    let bucket = bucket.blocked_for(Period::minutes(30)).build().unwrap();
+    assert_eq!(limits("address"), bucket);
+    let counter = limit(10, Period::minutes(1)).as_sliding_counter();
+    assert_eq!(limits("door"), counter.build().unwrap());
+    let door = policy.rule("door").unwrap();
+    let (path, agent) = (Part::value(Part::PATH), Part::value(Part::USER_AGENT));
+    assert_eq!(door.parts(), [Part::Address, path, agent]);
+    let again = limit(5, Period::hours(24)).blocked_for(Period::hours(24));
+    let again = again.then_for(Period::days(7)).then_for(Period::Forever);
+    assert_eq!(limits("again"), again.build().unwrap());
+    assert!(policy.rule("again").unwrap().exempts_known_addresses());
+}
+
+#[test]
 fn what_is_wrong_in_a_file_is_said() {
     let rule = |rest: &str| format!(r#"{{"rules":[{{"name":"address",{rest}}}]}}"#);
     for (json, word) in [
@@ -205,6 +395,37 @@ fn what_is_wrong_in_a_file_is_said() {
             "address.block",
         ),
         (rule(r#""limit":5"#), "within"),
+        (rule(r#""within":"1h""#), "address.limit"),
+        (
+            rule(r#""limit":5,"within":"1h","block":[]"#),
+            "address.block",
+        ),
+        (
+            rule(r#""limit":5,"within":"1h","block":["1h"],"again_within":"1h""#),
+            "address.again_within",
+        ),
+        (
+            rule(r#""limit":5,"within":"1h","waits":["1s"]"#),
+            "address.waits",
+        ),
+        (
+            rule(r#""limit":5,"algorithm":"backoff""#),
+            "address.limit",
+        ),
+        (rule(r#""algorithm":"leaky-bucket""#), "leaky-bucket"),
+        (
+            rule(r#""algorithm":"backoff","waits":["forever"]"#),
+            "address.waits",
+        ),
+        (
+            rule(r#""limit":5,"within":"1h","exempt_known_addresses":true"#),
+            "address.exempt_known_addresses",
+        ),
+        (
+            r#"{"rules":[{"name":"account","limit":5,"within":"1h","exempt_known_addresses":false}]}"#
+                .to_owned(),
+            "account.exempt_known_addresses",
+        ),
         (rule(r#""limit":5,"within":"24h","blocks":"1h""#), "blocks"),
         (rule(r#""limit":-5,"within":"24h""#), "-5"),
         (

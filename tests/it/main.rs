@@ -15,6 +15,7 @@ mod model;
 mod outage;
 mod page;
 mod parallel;
+mod plots;
 mod policy;
 mod server;
 mod shutdown;

@@ -8,7 +8,7 @@
 //! refused learns when the block lifts.
 //!
 //! The layer's page has the first example; the README has one for axum, and `docs/` pages for axum,
-//! hyper, tonic, MFA and proxies.
+//! hyper, tonic, MFA, proxies and the choice of an algorithm.
 //!
 //! # Without tower
 //!
@@ -121,6 +121,8 @@ pub use token::Token;
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../docs/algorithms.md")]
+    struct Algorithms;
     #[doc = include_str!("../docs/axum.md")]
     struct Axum;
     #[doc = include_str!("../docs/hyper.md")]

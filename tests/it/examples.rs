@@ -9,6 +9,21 @@ use serde_json::{Value, json};
 
 use crate::support::{RedisServer, server::client};
 
+/// The program of an example, which `cargo test` has built.
+pub fn program(name: &str) -> Command {
+    let this = std::env::current_exe().expect("this program");
+    let directory = this
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("a directory");
+    let program = directory.join("examples").join(name);
+    assert!(
+        program.exists(),
+        "{program:?} is missing; run `cargo build --examples` first"
+    );
+    Command::new(program)
+}
+
 /// An example that serves, until dropped.
 pub struct Example {
     process: Child,
@@ -18,21 +33,13 @@ pub struct Example {
 
 impl Example {
     pub fn start(name: &str, environment: &[(&str, &str)]) -> Self {
-        let this = std::env::current_exe().expect("this program");
-        let directory = this
-            .parent()
-            .and_then(|deps| deps.parent())
-            .expect("a directory");
-        let program = directory.join("examples").join(name);
-        let mut process = Command::new(&program)
+        let mut process = program(name)
             .env_remove("REDIS_URL")
             .env("LISTEN", "127.0.0.1:0")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{program:?}: {error}; run `cargo build --examples` first")
-            });
+            .expect("a process");
         let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
         // It says where it listens.
         let url = lines

@@ -17,6 +17,7 @@ mod model;
 mod outage;
 mod page;
 mod parallel;
+mod plots;
 mod policy;
 mod server;
 mod shutdown;

@@ -13,6 +13,9 @@ use crate::{
 /// What is reserved counts at once, and is given back if the work turns out not to count. Keys are
 /// taken as they are: give a name its one spelling first, with [`normalise`](crate::normalise) say.
 ///
+/// Any [`Limit`] will do. With a token bucket or a sliding-window counter, what can be given back is
+/// one of the newest 8 of a key.
+///
 /// ```
 /// use tower_login_rate_limit::{KeyLimiter, Limit, Period, store::MemoryStore};
 ///

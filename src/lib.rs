@@ -45,7 +45,7 @@
 //! | | |
 //! |---|---|
 //! | **attempt** | one try to log in, with one token, the same in every counter |
-//! | **rule** | what is counted together, and a limit: per address, per user and address, or the app's own |
+//! | **rule** | what is counted together, and a limit: per address, per user and address, per account, or the app's own |
 //! | **limit** | an algorithm and its numbers: 5 within 24 h, then blocked for 24 h |
 //! | **reserve** | ask for an attempt before the password is checked |
 //! | **settle** | say how it went: success, failure, unknown user, MFA pending, not an attempt |

@@ -17,7 +17,7 @@ use crate::Period;
 /// {
 ///   "type": "about:blank", "status": 429, "title": "Too Many Requests",
 ///   "detail": "too many failed attempts, try again in 6 days 23 hours",
-///   "reason": "blocked", "rule": "address", "usage": 25, "limit": 25, "remaining": 0,
+///   "reason": "blocked", "rule": "address", "usage": 25, "rate": 25.0, "limit": 25, "remaining": 0,
 ///   "retry_after": 601200, "lifts": "in 6 days 23 hours"
 /// }
 /// ```
@@ -31,7 +31,7 @@ use crate::Period;
 /// let layer = LoginRateLimitLayer::new(limiter).with_response(ProblemJson);
 /// ```
 ///
-/// `reason` is `blocked` or `busy`. `retry_after` is in seconds, and `null` for a block that never
+/// `reason` is `blocked` or `busy`. `rate` is `usage` with its fraction, where an algorithm has one. `retry_after` is in seconds, and `null` for a block that never
 /// lifts; `lifts` then says `forever`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
@@ -57,6 +57,7 @@ impl Respond for ProblemJson {
             set("reason", reason.into());
             set("rule", refusal.rule().into());
             set("usage", refusal.usage().into());
+            set("rate", refusal.rate().into());
             set("limit", refusal.limit().into());
             set("remaining", refusal.remaining().into());
             set("lifts", refusal.lifts_in_words().into());

@@ -19,6 +19,7 @@ mod page;
 mod parallel;
 mod plots;
 mod policy;
+mod redis_memory;
 mod server;
 mod shutdown;
 mod support;

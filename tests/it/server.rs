@@ -564,20 +564,13 @@ async fn only_a_grpc_client_is_answered_in_grpc() {
 async fn the_key_is_any_mix_of_what_identifies_a_caller() {
     use tower_login_rate_limit::{Limit, Part, Period};
     let limit = Limit::attempts(2).within(Period::hours(1));
-    let parts = [Part::User, Part::value("path"), Part::value("agent")];
+    // The layer finds these two by itself.
+    let parts = [Part::PATH, Part::USER_AGENT].map(Part::value);
+    let parts = [Part::User].into_iter().chain(parts);
     let rule = Rule::new("mix", parts, limit).unwrap();
     let policy = Policy::default().with_rule(rule);
     let limiter = LoginLimiter::new(policy, MemoryStore::new());
-    let server = LoginServer::start_with(limiter, |layer| {
-        layer
-            .with_value("path", |request: &http::request::Parts| {
-                Some(request.uri.path().to_owned())
-            })
-            .with_value("agent", |request: &http::request::Parts| {
-                Some(request.headers.get("user-agent")?.to_str().ok()?.to_owned())
-            })
-    })
-    .await;
+    let server = LoginServer::start_with(limiter, |layer| layer).await;
     let post = async |agent: Option<&str>| {
         let mut request = client().post(server.url());
         if let Some(agent) = agent {
@@ -600,4 +593,65 @@ async fn the_key_is_any_mix_of_what_identifies_a_caller() {
         post(Some("c")).await,
         (429, Some("user-address".to_owned()))
     );
+}
+
+/// By path, an attacker must not get a new budget for another spelling of the same door.
+#[tokio::test]
+async fn a_path_is_counted_however_it_is_spelled() {
+    use std::convert::Infallible;
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_login_rate_limit::{Limit, Part, Period, extract::PeerAddressExtension};
+
+    let limiter = || {
+        let parts = [Part::Address, Part::value(Part::PATH)];
+        let limit = Limit::attempts(2).within(Period::hours(1));
+        let rule = Rule::new("door", parts, limit).unwrap();
+        LoginLimiter::new(Policy::new([rule]).unwrap(), MemoryStore::new())
+    };
+    let request = |path: &str| {
+        let mut request = http::Request::builder().uri(path).body(()).unwrap();
+        let peer = PeerAddressExtension(([192, 0, 2, 1], 5000).into());
+        request.extensions_mut().insert(peer);
+        request
+    };
+
+    let wrong = service_fn(|_: http::Request<()>| async {
+        let mut response = http::Response::new(());
+        *response.status_mut() = http::StatusCode::UNAUTHORIZED;
+        Ok::<_, Infallible>(response)
+    });
+    let service = tower_login_rate_limit::LoginRateLimitLayer::new(limiter()).layer(wrong);
+    let status = async |path: &str| {
+        let response = service.clone().oneshot(request(path)).await.unwrap();
+        response.status().as_u16()
+    };
+    for (path, expected) in [
+        ("/login", 401),
+        ("//login/", 401),
+        ("/%6Cogin?again", 429),
+        ("/reset", 401),
+    ] {
+        assert_eq!(status(path).await, expected, "{path}");
+    }
+
+    // In axum it is the route that counts, whatever is variable in it.
+    let layer = tower_login_rate_limit::LoginRateLimitLayer::new(limiter());
+    let wrong = axum::routing::get(|| async { http::StatusCode::UNAUTHORIZED });
+    let app = axum::Router::new()
+        .route("/{tenant}/login", wrong.clone())
+        .route("/{tenant}/reset", wrong)
+        .route_layer(layer);
+    let status = async |path: &str| {
+        let request = request(path).map(|()| axum::body::Body::empty());
+        let response = app.clone().oneshot(request).await.unwrap();
+        response.status().as_u16()
+    };
+    for (path, expected) in [
+        ("/a/login", 401),
+        ("/b/login", 401),
+        ("/c/login", 429),
+        ("/c/reset", 401),
+    ] {
+        assert_eq!(status(path).await, expected, "{path}");
+    }
 }

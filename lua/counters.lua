@@ -83,6 +83,7 @@ end
 --   from, upto    failures with these scores are dropped,
 --   drop          and these members,
 --   found, past   and the past that was found is replaced by this one
+--   folded        what the members to drop add up to, if they can go at any time
 
 local function judge_window(key, a)
   local limit, window, blocks = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), numbers(ARGV[a + 3])
@@ -213,21 +214,26 @@ local function judge_adding_up(key, a)
     nth, began = tonumber(nth), tonumber(began)
   else
     nth, began = 0, 0
-    if is_bucket then x, y, z = 0, 0, first else x, y, z = first - first % window, 0, 0 end
+    if is_bucket then x, y, z = 0, 0, 0 else x, y, z = first - first % window, 0, 0 end
   end
   local sum = (is_bucket and bucket or counter)(limit, window, x, y, z)
+  local folded = sum.write()
   for i = 1, #members do
     sum.add(times[i])
-    if #blocks > 0 and sum.usage(times[i]) >= limit then
+    -- One that has been noted since then is the newer one.
+    local is_newest = nth == 0 or began < times[i]
+    if #blocks > 0 and is_newest and sum.usage(times[i]) >= limit then
       nth, began = number_after(blocks, again, nth, began, times[i]), times[i]
     end
     if i <= #members - KEPT then
       j.drop[i] = members[i]
-      if i == #members - KEPT then
-        j.past = string.format('%s %.0f %.0f', sum.write(), nth, began)
-      end
+      folded = sum.write()
+      j.folded = string.format('%s %.0f %.0f', folded, nth, began)
     end
   end
+  -- An admission comes after a block, and notes it: taking back the failure that brought it, as whoever
+  -- made it can by logging in, does not undo it.
+  if j.past or j.folded or nth > 0 then j.past = string.format('%s %.0f %.0f', folded, nth, began) end
   if #blocks == 0 then nth, began = 0, 0 end
   j.nth, j.began = nth, began
 
@@ -257,8 +263,26 @@ local function judge(key, a)
   return judges[ARGV[a]](key, a)
 end
 
+local function adds_up(a)
+  return ARGV[a] == 'bucket' or ARGV[a] == 'counter'
+end
+
 local function refuses(j)
   return j.reset ~= 0 or j.usage >= j.limit
+end
+
+-- Replaces what can go at any time by what it adds up to, so that whoever is refused again and again does
+-- not cost more each time.
+local function fold(key, j)
+  if not j.folded then return end
+  -- A server whose memory is full refuses this, and then it has to wait.
+  local added = redis.pcall('ZADD', key, -1, j.folded)
+  if type(added) == 'table' then return end
+  if j.found and j.found ~= j.folded then redis.call('ZREM', key, j.found) end
+  -- Lua can pass on only so many arguments at once.
+  for first = 1, #j.drop, 1000 do
+    redis.call('ZREM', key, unpack(j.drop, first, math.min(first + 999, #j.drop)))
+  end
 end
 
 -- How long a key is of use; 0: for ever. `may_block`: a block is in force, or may be with what is in
@@ -282,7 +306,7 @@ end
 -- the key runs out as others do.
 local function let_expire(key, a)
   local may_last = string.find(',' .. ARGV[a + 6] .. ',', ',0,', 1, true)
-  if not may_last or ARGV[a + 5] == '0' then return end
+  if not may_last or ARGV[a + 5] == '0' or redis.call('PTTL', key) >= 0 then return end
   local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
   if not newest then return end
   local j = judge(key, a)

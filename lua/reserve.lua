@@ -99,17 +99,22 @@ local function answer(j, third, usage, reset)
   reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = usage, j.limit, third, reset, rate
 end
 
+local function keep_blocked(key, a, j)
+  local expires, keep = redis.call('PTTL', key), lifetime(a, j, true)
+  if keep == 0 then
+    if expires >= 0 then redis.call('PERSIST', key) end
+  elseif expires < math.max(j.reset, lifetime(a, j, false) - ARGV[a + 5]) then
+    redis.call('PEXPIRE', key, keep)
+  end
+end
+
 if not admitted then
   for i = 1, counters do
     local key, a, j = KEYS[i], i * 7 - 2, judged[i]
-    -- A new policy may have made this block longer since the key was written, or given it an end.
-    if token ~= '' and j.reset ~= 0 then
-      local expires, keep = redis.call('PTTL', key), lifetime(a, j, true)
-      if keep == 0 then
-        if expires >= 0 then redis.call('PERSIST', key) end
-      elseif expires < j.reset then
-        redis.call('PEXPIRE', key, keep)
-      end
+    if token ~= '' and not exempt[i] then
+      fold(key, j)
+      -- A new policy may have made this block longer since the key was written, or given it an end.
+      if j.reset ~= 0 then keep_blocked(key, a, j) end
     end
     answer(j, exempt[i] and '' or false, j.usage, j.reset)
   end

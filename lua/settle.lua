@@ -30,8 +30,10 @@ for i, key in ipairs(KEYS) do
     end
   end
   if did > 0 then
+    local a = i * 7 - 2
     changed = changed + 1
-    let_expire(key, i * 7 - 2)
+    if verb == 'fail' and adds_up(a) then fold(key, judge(key, a)) end
+    let_expire(key, a)
   end
 end
 return changed

@@ -72,7 +72,8 @@ impl KeyLimiter {
         only(self.store.check(&[slot])).await
     }
 
-    /// Gives one back. Returns whether it was still counted.
+    /// Gives one back. Returns whether it was taken out; not if it no longer counted, or is no longer
+    /// kept one by one.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, token: Token) -> Result<bool, StoreError> {
         let slot = self.slot(key.as_ref());
         let cancelled = self.store.cancel(token, &[slot]);

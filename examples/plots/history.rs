@@ -130,7 +130,7 @@ pub(crate) fn play(
             counter.clean_up(Some(token), at);
             history.attempts.push((at, Seen::LoggedIn));
         } else {
-            counter.fail(token, at);
+            counter.fail(limit, token, at);
             history.attempts.push((at, Seen::Failed));
         }
         let after = counter.standing(limit, at);

@@ -46,7 +46,10 @@ pub(super) struct Added<S> {
 impl<S> Added<S> {
     fn count<A: AddsUp<Sum = S>>(&mut self, numbers: &A, at: Millis) {
         numbers.count(&mut self.sum, at);
+        // One that has been noted since then is the newer one.
+        let is_newest = self.block.is_none_or(|last| last.began < at);
         if let Some(block) = numbers.block()
+            && is_newest
             && numbers.usage(&self.sum, at) >= numbers.limit()
         {
             self.block = Some(block.after(self.block, at));
@@ -65,18 +68,24 @@ pub(super) fn judge<A: AddsUp>(
     let obsolete = failures.len().saturating_sub(KEPT);
     let (old, kept) = failures.split_at(obsolete);
 
-    let mut past = past;
     let mut all = past.unwrap_or_else(|| Added {
         sum: numbers.begin(failures.first().map_or(now, |first| first.at)),
         block: None,
     });
     for failure in old {
         all.count(numbers, failure.at);
-        past = Some(all);
     }
+    let folded = all;
     for failure in kept {
         all.count(numbers, failure.at);
     }
+    // An admission comes after a block, and notes it: taking back the failure that brought it, as
+    // whoever made it can by logging in, does not undo it.
+    let noted = Added {
+        sum: folded.sum,
+        block: all.block,
+    };
+    let is_worth_it = past.is_some() || obsolete > 0 || noted.block.is_some();
 
     let usage = numbers.usage(&all.sum, now);
     let thousandths = numbers.thousandths(&all.sum, now);
@@ -107,7 +116,8 @@ pub(super) fn judge<A: AddsUp>(
     Judgement {
         standing,
         obsolete,
-        past,
+        folded: (obsolete > 0).then_some(folded),
+        past: is_worth_it.then_some(noted),
         block,
     }
 }

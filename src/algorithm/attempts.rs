@@ -82,5 +82,8 @@ impl Attempts {
 
     pub(super) fn drop_oldest(&mut self, attempts: usize) {
         self.0.drain(..attempts);
+        if self.0.capacity() > 64 && self.0.len() < self.0.capacity() / 4 {
+            self.0.shrink_to(self.0.len() * 2);
+        }
     }
 }

@@ -89,6 +89,7 @@ impl Backoff {
         Judgement {
             standing,
             obsolete: failures.len() - counted,
+            folded: None,
             past: None,
             block: None,
         }

@@ -25,7 +25,7 @@ use crate::Token;
 /// let token = Token::new();
 /// counter.admit(&limit, token, 30_000, 0);
 /// assert_eq!(counter.standing(&limit, 1_000).state, State::Busy);
-/// counter.fail(token, 2_000);
+/// counter.fail(&limit, token, 2_000);
 /// let lifts = Period::hours(24);
 /// assert_eq!(counter.standing(&limit, 2_000).state, State::Blocked { lifts });
 /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
@@ -53,16 +53,20 @@ pub(super) struct Judgement<P = Past> {
     pub(super) obsolete: usize,
     /// and what it leaves remembered.
     pub(super) past: Option<P>,
+    /// What those attempts add up to, if they can be dropped at any time without a difference to what
+    /// is decided.
+    pub(super) folded: Option<P>,
     /// The newest block, in force or over.
     pub(super) block: Option<LastBlock>,
 }
 
 impl<P> Judgement<P> {
-    fn remembering(self, as_past: impl FnOnce(P) -> Past) -> Judgement {
+    fn remembering(self, as_past: impl Fn(P) -> Past) -> Judgement {
         Judgement {
             standing: self.standing,
             obsolete: self.obsolete,
-            past: self.past.map(as_past),
+            past: self.past.map(&as_past),
+            folded: self.folded.map(as_past),
             block: self.block,
         }
     }
@@ -125,8 +129,23 @@ impl Counter {
 
     /// Turns an attempt in flight into a failure at `now`. One that has failed stays as it is, so
     /// that saying it late or twice extends nothing. Returns whether anything changed.
-    pub fn fail(&mut self, token: Token, now: Millis) -> bool {
-        self.attempts.fail(token, now)
+    pub fn fail(&mut self, limit: &Limit, token: Token, now: Millis) -> bool {
+        let failed = self.attempts.fail(token, now);
+        if failed {
+            self.fold(limit, now);
+        }
+        failed
+    }
+
+    /// Adds up what need not be kept one by one. An admission and a failure do that too; to be called
+    /// when an attempt was refused, so that whoever is refused again and again does not cost more
+    /// each time.
+    pub fn fold(&mut self, limit: &Limit, now: Millis) {
+        let judgement = self.judge(limit, now);
+        if judgement.folded.is_some() {
+            self.attempts.drop_oldest(judgement.obsolete);
+            self.past = judgement.folded.map(Box::new);
+        }
     }
 
     /// Takes one attempt out, in flight or failed, if it is kept one by one. Returns whether it was

@@ -71,6 +71,7 @@ impl SlidingWindow {
         let blocked = |usage: usize, lifts, block| Judgement {
             standing: self.standing(usage, State::Blocked { lifts }),
             obsolete: 0,
+            folded: None,
             past: None,
             block,
         };
@@ -105,6 +106,7 @@ impl SlidingWindow {
         Judgement {
             standing: self.standing(usage, State::clear_below(usage, limit)),
             obsolete,
+            folded: None,
             past: past.map(Past::Window),
             block: past,
         }

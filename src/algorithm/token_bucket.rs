@@ -85,11 +85,8 @@ impl AddsUp for TokenBucket {
         self.block.as_ref()
     }
 
-    fn begin(&self, at: Millis) -> Missing {
-        Missing {
-            at,
-            ..Missing::default()
-        }
+    fn begin(&self, _: Millis) -> Missing {
+        Missing::default()
     }
 
     fn count(&self, sum: &mut Missing, at: Millis) {

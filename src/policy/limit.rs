@@ -276,9 +276,38 @@ impl LimitBuilder {
                 )
             })?,
         };
+        self.check_growth(&lengths, window)?;
         // With one length no block is the next one.
         let again_within = if lengths.len() > 1 { again_within } else { 0 };
         Ok(Some(Block::new(lengths, again_within)))
+    }
+}
+
+impl LimitBuilder {
+    /// A window is clean after a block. A bucket and a counter go on with what is left of theirs: if a
+    /// block were over before that is nothing, a single failure would bring the next one, and a few
+    /// typing errors the last.
+    fn check_growth(
+        &self,
+        lengths: &[Option<Millis>],
+        window: Option<Millis>,
+    ) -> Result<(), PolicyError> {
+        let (windows, reason) = match self.algorithm {
+            Algorithm::SlidingWindow => return Ok(()),
+            Algorithm::TokenBucket => (1, "of a token bucket must be at least as long as `within`"),
+            Algorithm::SlidingCounter => (
+                2,
+                "of a sliding-window counter must be at least twice as long as `within`",
+            ),
+        };
+        let least = window.map(|window| window.saturating_mul(windows));
+        match lengths {
+            [Some(first), _, ..] if Some(*first) < least => Err(PolicyError::new(
+                "block",
+                format!("has several lengths, and then the first {reason}"),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -13,14 +13,15 @@ use std::{
 use http::{HeaderName, Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_login_rate_limit::{
-    Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Part, Period, Policy, Rule,
+    Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Part, Period, Policy,
+    ReserveError, Rule,
     algorithm::State,
     extract::{Header, PeerAddressExtension},
-    store::{MemoryStore, Store},
+    store::{MemoryStore, RedisStore, Store},
 };
 
 use crate::support::{
-    BothStores, DAY, HOUR, RedisCluster, RedisServer, attempt, fail, ip, refused,
+    BothStores, DAY, HOUR, RedisCluster, RedisServer, attempt, eventually, fail, ip, refused,
 };
 
 const HOME: &str = "192.0.2.1";
@@ -305,4 +306,47 @@ async fn several_rules_over_one_account() {
     let by_address = Rule::new("both", [Part::User, Part::Address], burst).unwrap();
     let error = by_address.exempting_known_addresses().unwrap_err();
     assert_eq!(error.part(), "both.exempt_known_addresses");
+}
+
+/// A server of a cluster hangs for a moment while an office logs in. Whatever had been admitted by
+/// then is taken back, on the healthy servers too: an error must not lead to a block.
+#[tokio::test]
+async fn a_server_of_a_cluster_that_hangs_leaves_no_failures_behind() {
+    let cluster = RedisCluster::start();
+    let store = RedisStore::builder().deadline(Duration::from_secs(1));
+    let store = store.build_with_manager(cluster.client()).unwrap();
+    let limiter = LoginLimiter::new(strict(100), store);
+    attempt(&limiter, ip(HOME), "somebody", Outcome::NotAnAttempt)
+        .await
+        .unwrap();
+    for node in &cluster.nodes {
+        node.pause();
+        let logins: Vec<_> = (0..60)
+            .map(|i| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move {
+                    match limiter.reserve((bot(i), format!("person {i}"))).await {
+                        Ok(attempt) => Some(attempt),
+                        Err(ReserveError::Store(_)) => None,
+                        Err(ReserveError::Refused(refusal)) => panic!("{refusal}"),
+                    }
+                })
+            })
+            .collect();
+        let mut admitted = Vec::new();
+        for login in logins {
+            admitted.extend(login.await.unwrap());
+        }
+        assert!(admitted.len() < 60, "nobody noticed");
+        node.resume();
+        for attempt in admitted {
+            let settle = limiter.settle(attempt, Outcome::NotAnAttempt);
+            settle.await.expect("settled");
+        }
+        eventually(|| {
+            let keys = cluster.nodes.iter().map(|node| node.keys().len());
+            keys.sum::<usize>() == 0
+        })
+        .await;
+    }
 }

@@ -306,34 +306,78 @@ async fn blocks_that_come_again_too_soon_grow() {
 }
 
 /// What the owner of an account takes back by logging in is their own, and an attacker who owns one
-/// gains nothing for the next block of the address.
+/// gains nothing for the next block of the address: not even with the failure that brought the block.
 #[tokio::test]
 async fn a_success_does_not_make_the_next_block_of_an_address_shorter() {
     let mut both = BothStores::start().await;
     both.redis.keys_may_live(None);
-    let growing = Limit::attempts(6).within(Period::hours(1));
-    let growing = growing
-        .blocked_for(Period::hours(2))
-        .then_for(Period::days(7));
-    let policy = Policy::default()
-        .with_address_limit(growing)
-        .unwrap()
-        .with_user_address_limit(Limit::attempts(3).within(Period::hours(1)))
-        .unwrap();
-    for (name, limiter) in both.limiters(&policy) {
-        for round in [Period::hours(2), Period::days(7)] {
-            // The attacker's own account fills both at once.
-            fail(&limiter, ip(HOME), "victim", 2).await;
-            fail(&limiter, ip(HOME), "other", 1).await;
-            fail(&limiter, ip(HOME), "own", 3).await;
-            let refusal = refused(limiter.reserve(ip(HOME)).await);
-            assert_eq!(refusal.lifts(), round, "{name}");
-            both.clock.advance(Duration::from_millis(2 * HOUR));
-            if round == Period::hours(2) {
+    let growing = || {
+        let growing = Limit::attempts(6).within(Period::hours(1));
+        let growing = growing.blocked_for(Period::hours(3));
+        growing.then_for(Period::days(1)).then_for(Period::days(7))
+    };
+    let limits = [
+        ("window", growing()),
+        ("bucket", growing().as_token_bucket()),
+        ("counter", growing().as_sliding_counter()),
+    ];
+    for (algorithm, limit) in limits {
+        let policy = Policy::default()
+            .with_address_limit(limit)
+            .unwrap()
+            .with_user_address_limit(Limit::attempts(3).within(Period::hours(1)))
+            .unwrap();
+        for (name, limiter) in both.limiters(&policy) {
+            for round in [Period::hours(3), Period::days(1), Period::days(7)] {
+                fail(&limiter, ip(HOME), "victim", 2).await;
+                fail(&limiter, ip(HOME), "other", 2).await;
+                both.clock.advance(Duration::from_millis(1));
+                fail(&limiter, ip(HOME), "own", 2).await;
+                let refusal = refused(limiter.reserve(ip(HOME)).await);
+                assert_eq!(refusal.lifts(), round, "{algorithm} {name}");
+                both.clock.advance(round.as_duration().unwrap());
                 let own = attempt(&limiter, ip(HOME), "own", Outcome::Success).await;
                 own.unwrap();
             }
+            limiter.unblock(ip(HOME)).await.unwrap();
+            both.clock.advance(Duration::from_millis(DAY));
         }
+    }
+}
+
+/// Many in flight that all fail leave no more behind than failures one after the other, and being
+/// refused does not cost more with each.
+#[tokio::test]
+async fn failures_are_added_up_whoever_comes_next() {
+    let both = BothStores::start().await;
+    let words = || {
+        let words = Limit::attempts(300).within(Period::days(3));
+        words.blocked_for(Period::hours(3))
+    };
+    for words in [words().as_token_bucket(), words().as_sliding_counter()] {
+        let limit = words.build().unwrap();
+        let [_, (_, store)] = both.stores();
+        let slots = [Slot::new(Key::of_subject("test", &b"key"[..]), &limit)];
+        let held = || -> u64 {
+            let (key, _) = both.redis.keys().remove(0);
+            both.redis.command(&["ZCARD", &key])
+        };
+        let lease = Duration::from_secs(30);
+        let tokens: Vec<_> = (0..300).map(|_| Token::new()).collect();
+        for token in &tokens {
+            store.reserve(*token, lease, &slots).await.unwrap();
+        }
+        // Half of them fail, and the others are left to their leases.
+        for token in &tokens[..150] {
+            store.fail(*token, &slots).await.unwrap();
+        }
+        assert_eq!(held(), 150 + 8 + 1);
+        both.clock.advance(lease);
+        let (standing, _) = once(&store, &limit).await;
+        assert!(matches!(standing.state, State::Blocked { .. }));
+        assert_eq!(held(), 8 + 1);
+        assert_eq!(check(&store, &limit).await, standing);
+        both.redis.flush();
     }
 }
 

@@ -143,6 +143,26 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
             "address.within",
             "366 days",
         ),
+        (
+            address(
+                limit(5, day)
+                    .as_token_bucket()
+                    .blocked_for(Period::hours(23))
+                    .then_for(day),
+            ),
+            "address.block",
+            "at least as long",
+        ),
+        (
+            address(
+                limit(5, day)
+                    .as_sliding_counter()
+                    .blocked_for(Period::hours(47))
+                    .then_for(Period::hours(48)),
+            ),
+            "address.block",
+            "twice as long",
+        ),
         (user(waits(&[])), "user-address.waits", "1 to 32"),
         (user(waits(&[1; 33])), "user-address.waits", "1 to 32"),
         (user(waits(&[0, 0])), "user-address.waits", "zero"),

@@ -143,7 +143,7 @@ impl Locked<'_> {
     pub(super) fn change(
         &mut self,
         slots: &[Slot<'_>],
-        mut change: impl FnMut(usize, &mut Counter, Millis) -> bool,
+        mut change: impl FnMut(usize, &Limit, &mut Counter, Millis) -> bool,
     ) -> usize {
         let (now, room) = (self.now, self.room);
         let mut changed = 0;
@@ -152,7 +152,7 @@ impl Locked<'_> {
             let Some(counter) = counters.get_mut(key.bits) else {
                 continue;
             };
-            if change(i, &mut counter.value, now) {
+            if change(i, slot.limit, &mut counter.value, now) {
                 changed += 1;
                 if counter.value.is_empty() {
                     counters.remove(key.bits, room);
@@ -167,23 +167,26 @@ impl Locked<'_> {
     /// Cleans up the first so many slots, and takes what left them out of all.
     pub(super) fn clean_up(&mut self, token: Option<Token>, slots: &[Slot<'_>], mains: usize) {
         let mut tokens: Vec<_> = token.into_iter().collect();
-        self.change(slots, |i, counter, now| {
+        self.change(slots, |i, _, counter, now| {
             if i < mains {
                 tokens.extend(counter.clean_up(token, now));
             }
             i < mains
         });
-        self.change(slots, |_, counter, _| counter.cancel_all(&tokens) > 0);
+        self.change(slots, |_, _, counter, _| counter.cancel_all(&tokens) > 0);
     }
 
     /// A block may have become longer by a new policy since the counter was written last.
     fn keep_blocked(&mut self, slots: &[Slot<'_>], standings: &Standings) {
         let now = self.now;
         for ((slot, standing), key) in slots.iter().zip(&**standings).zip(self.keys.clone()) {
-            if matches!(standing.state, State::Blocked { .. })
+            if standing.state != State::Exempt
                 && let Some(counter) = self.shard(&key).counters.get_mut(key.bits)
             {
-                counter.expires = expires(&counter.value, slot.limit, now);
+                counter.value.fold(slot.limit, now);
+                if standing.refuses() {
+                    counter.expires = expires(&counter.value, slot.limit, now);
+                }
             }
         }
     }

@@ -22,7 +22,7 @@ use self::{
 };
 use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::{
-    Address, KnownAddresses, Token,
+    Address, KnownAddresses, Limit, Token,
     algorithm::{Counter, Millis},
     clock::{Clock, MonotonicClock, to_millis},
 };
@@ -210,12 +210,12 @@ impl Store for MemoryStore {
     }
 
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let fail = |_, counter: &mut Counter, now| counter.fail(token, now);
+        let fail = |_, limit: &Limit, counter: &mut Counter, now| counter.fail(limit, token, now);
         StoreFuture::now(Ok(self.lock(slots).change(slots, fail)))
     }
 
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let cancel = |_, counter: &mut Counter, _| counter.cancel(token);
+        let cancel = |_, _: &Limit, counter: &mut Counter, _| counter.cancel(token);
         StoreFuture::now(Ok(self.lock(slots).change(slots, cancel)))
     }
 

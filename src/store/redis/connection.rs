@@ -24,7 +24,7 @@ use redis::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::scripts::Script;
@@ -58,7 +58,9 @@ impl From<StoreError> for Failure {
 }
 
 /// How long an afterthought may take: as long as a server that was away for a while might.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often something is tried again that nobody waits for.
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// Sends commands, over whatever kind of connection.
 pub(super) trait Link: Send + Sync {
@@ -77,6 +79,7 @@ pub(super) trait Link: Send + Sync {
 /// A pool of shared connections.
 pub(super) struct Connections<M: ManageConnection<Error = RedisError>> {
     pool: Pool<Sharing<M>>,
+    manager: Arc<M>,
     failures: Arc<Failures>,
     size: u32,
     deadline: Duration,
@@ -90,8 +93,9 @@ where
     /// Needs a Tokio runtime: connections are opened by tasks of their own.
     pub(super) fn new(manager: M, size: u32, deadline: Duration) -> Self {
         let failures = Arc::<Failures>::default();
-        let manager = Sharing {
-            manager,
+        let manager = Arc::new(manager);
+        let sharing = Sharing {
+            manager: Arc::clone(&manager),
             failures: Arc::clone(&failures),
             deadline,
         };
@@ -103,9 +107,10 @@ where
             .idle_timeout(None)
             .retry_connection(false)
             .connection_timeout(deadline.saturating_mul(2)) // ours comes first
-            .build_unchecked(manager);
+            .build_unchecked(sharing);
         Self {
             pool,
+            manager,
             failures,
             size,
             deadline,
@@ -127,8 +132,7 @@ where
             };
             let answer = link.exchange(&command, script);
             let Ok(answer) = timeout_at(deadline, answer).await else {
-                // It may be a black hole. Those who still wait for an answer on it may get one.
-                link.mark_broken();
+                self.suspect(&link);
                 return Err(Failure {
                     error: self.no_answer_in_time(),
                     afterthought: Some(link.afterthought()),
@@ -136,6 +140,7 @@ where
                 });
             };
             tries -= 1;
+            link.is_suspect.store(false, Ordering::Relaxed);
             match answer {
                 Ok(value) => return Ok(value),
                 // Every command of ours may be repeated: a reply that was lost counts once.
@@ -154,6 +159,27 @@ where
                 }
             }
         }
+    }
+
+    /// A connection that did not answer in time may be a black hole, or the server is slow, or one of
+    /// a cluster's is. It is given up as soon as another one can be opened; until then it is better
+    /// than none, and those who wait for an answer on it may get one.
+    fn suspect(&self, link: &SharedConnection<M::Connection>) {
+        if link.is_suspect.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (link, manager, deadline) = (link.clone(), Arc::clone(&self.manager), self.deadline);
+        tokio::spawn(async move {
+            let until = Instant::now() + PATIENCE;
+            while link.is_suspect.load(Ordering::Relaxed) && Instant::now() < until {
+                match timeout(deadline, manager.connect()).await {
+                    Ok(Ok(_)) => return link.mark_broken(),
+                    _ => sleep(deadline.min(RETRY)).await,
+                }
+            }
+            // Whoever suspects it next looks again.
+            link.is_suspect.store(false, Ordering::Relaxed);
+        });
     }
 
     /// A clone of a connection that is not known to be dead.
@@ -247,6 +273,8 @@ fn is_of_the_connection(error: &RedisError) -> bool {
 pub(super) struct SharedConnection<C> {
     connection: C,
     broken: Arc<AtomicBool>,
+    /// Whether it did not answer the last time, and a task looks whether another one can be opened.
+    is_suspect: Arc<AtomicBool>,
 }
 
 impl<C: ConnectionLike> SharedConnection<C> {
@@ -306,7 +334,7 @@ impl Failures {
 
 /// Makes connections with another manager, and lets go of those that were declared dead.
 struct Sharing<M> {
-    manager: M,
+    manager: Arc<M>,
     failures: Arc<Failures>,
     deadline: Duration,
 }
@@ -333,6 +361,7 @@ where
             Ok(connection) => Ok(SharedConnection {
                 connection,
                 broken: Arc::default(),
+                is_suspect: Arc::default(),
             }),
             Err(error) => {
                 let mut last = self

@@ -21,11 +21,11 @@ pub use redis;
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, IntoConnectionInfo, RedisError, Value, aio::ConnectionLike};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 pub use self::builder::RedisStoreBuilder;
 use self::{
-    connection::{Failure, Link},
+    connection::{Failure, Link, PATIENCE, RETRY},
     counters::{Counters, Part, Settling},
     keys::KeyScheme,
     scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
@@ -222,7 +222,9 @@ impl RedisStore {
                 }
             }
         }
-        if let (Some(token), None) = (token, asked) {
+        if let (Some(token), None) = (token, asked)
+            && !admitted.is_empty()
+        {
             for i in admitted.iter().flat_map(|part: &Part| &part.slots) {
                 standings[*i].take_one_back();
             }
@@ -232,16 +234,21 @@ impl RedisStore {
         Ok(standings)
     }
 
-    /// Takes an attempt out of parts that had admitted it, also if nobody waits for that.
+    /// Takes an attempt out of parts that had admitted it, also if nobody waits for that. It is said
+    /// until it is heard, or the attempt would become a failure when its lease ends: an error must
+    /// not lead to a block.
     fn take_back(&self, token: Token, parts: Vec<Part>) -> tokio::task::JoinHandle<()> {
         let store = self.clone();
         tokio::spawn(async move {
+            let until = Instant::now() + PATIENCE;
             for part in parts {
-                let command = part
-                    .counters
-                    .settle(Settling::Cancel(&[token]), store.now());
-                // If it can't be said, the attempt becomes a failure when its lease ends.
-                let _ = store.send(command, &SETTLE, store.link.deadline()).await;
+                let cancel = Settling::Cancel(&[token]);
+                let command = || part.counters.settle(cancel, store.now());
+                while let Err(_) = store.send(command(), &SETTLE, store.link.deadline()).await
+                    && Instant::now() < until
+                {
+                    sleep(RETRY).await;
+                }
             }
         })
     }

@@ -118,6 +118,16 @@ pub fn blocks() -> impl Strategy<Value = Option<Blocks>> {
     proptest::option::weighted(0.75, blocks)
 }
 
+/// Where blocks grow, bucket and counter want them to be so long at least.
+fn no_shorter(mut blocks: Blocks, least: u64) -> Blocks {
+    if blocks.lengths.len() > 1 {
+        let longest = blocks.lengths.pop();
+        blocks.lengths.retain(|length| *length >= Some(least));
+        blocks.lengths.extend(longest);
+    }
+    blocks
+}
+
 /// Boxed, like the others: what proptest keeps of a policy would be too much for the stack.
 pub fn window(limit: impl Strategy<Value = u32> + 'static) -> BoxedStrategy<Numbers> {
     let window = prop_oneof![
@@ -179,7 +189,7 @@ pub fn bucket(capacity: impl Strategy<Value = u32> + 'static) -> BoxedStrategy<N
     let numbers = drawn.prop_map(|(capacity, refill, block)| Numbers::Bucket {
         capacity,
         refill,
-        block,
+        block: block.map(|blocks| no_shorter(blocks, refill)),
     });
     numbers.boxed()
 }
@@ -189,7 +199,7 @@ pub fn counter(limit: impl Strategy<Value = u32> + 'static) -> BoxedStrategy<Num
     let numbers = drawn.prop_map(|(limit, window, block)| Numbers::Counter {
         limit,
         window,
-        block,
+        block: block.map(|blocks| no_shorter(blocks, 2 * window)),
     });
     numbers.boxed()
 }

@@ -70,6 +70,12 @@ impl Machine {
                     *standing = Some(counter.admit(limit, token, lease, now));
                 }
             }
+        } else {
+            for (key, limit) in keys {
+                if let (Some(counter), Some(limit)) = (self.0.get_mut(key), limit) {
+                    counter.fold(limit, now);
+                }
+            }
         }
         standings
     }
@@ -82,6 +88,16 @@ impl Machine {
         keys.iter()
             .filter_map(|key| self.0.get_mut(key).map(&mut change))
             .sum()
+    }
+
+    pub fn fail(&mut self, token: Token, keys: &[(String, Option<&Limit>)], now: u64) -> usize {
+        let mut changed = 0;
+        for (key, limit) in keys {
+            if let (Some(counter), Some(limit)) = (self.0.get_mut(key), limit) {
+                changed += usize::from(counter.fail(limit, token, now));
+            }
+        }
+        changed
     }
 
     pub fn cleanup(&mut self, token: Option<Token>, keys: &[String], mains: usize, now: u64) {

@@ -1,11 +1,12 @@
 //! What the tests share.
 
 pub mod oracle;
+mod proxy;
 mod redis_cluster;
 mod redis_server;
 pub mod server;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tower_login_rate_limit::{
     LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Refusal, ReserveError,
@@ -14,6 +15,7 @@ use tower_login_rate_limit::{
     store::{MemoryStore, Store},
 };
 
+pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 
@@ -65,6 +67,17 @@ impl BothStores {
             (name, limiter)
         })
     }
+}
+
+/// Waits until it is so, and gives up on what never will be.
+pub async fn eventually(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never came to that");
 }
 
 /// One attempt with this outcome.

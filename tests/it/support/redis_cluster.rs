@@ -20,7 +20,13 @@ pub struct RedisCluster {
 
 impl RedisCluster {
     pub fn start() -> Self {
-        let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+        // Long, so that nobody is declared dead on a busy machine.
+        let settings = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "60000",
+        ];
         let nodes: Vec<_> = (0..3).map(|_| RedisServer::start_with(&settings)).collect();
         for (i, node) in nodes.iter().enumerate() {
             let mine = (0..SLOTS).filter(|slot| slot * nodes.len() / SLOTS == i);

@@ -1,7 +1,7 @@
 //! Token bucket and sliding-window counter.
 
 use super::{
-    Answer, Block, Blocks, BucketPast, Counter, CounterPast, Entry, KEPT, Past, blocked,
+    Answer, Block, Blocks, BucketPast, Counter, CounterPast, Entry, KEPT, Left, Past, blocked,
     busy_or_clear,
 };
 
@@ -13,6 +13,11 @@ fn rounded_up(dividend: i128, divisor: i128) -> i128 {
 fn old_and_kept(mut failures: Vec<Entry>) -> (Vec<Entry>, Vec<Entry>) {
     let kept = failures.split_off(failures.len().saturating_sub(KEPT));
     (failures, kept)
+}
+
+/// Whether no block began at this time or later.
+fn began_before(last: Option<Block>, at: i128) -> bool {
+    last.is_none_or(|last| last.began < at)
 }
 
 /// How long a block in force goes on, `Some(0)` if none is; `None`: for ever.
@@ -69,6 +74,7 @@ impl Bucket<'_> {
         self.missing = (self.missing_at(at) + self.refill).min(self.full());
         self.at = self.at.max(at);
         if self.missing + self.refill > self.full()
+            && began_before(self.block, at)
             && let Some(blocks) = self.blocks
         {
             self.block = Some(blocks.begin(self.block, at));
@@ -82,7 +88,7 @@ pub fn bucket(
     refill: u64,
     blocks: Option<&Blocks>,
     now: i128,
-) -> (Answer, Counter) {
+) -> (Answer, Left) {
     let mut bucket = Bucket {
         capacity: i128::from(capacity),
         refill: i128::from(refill),
@@ -91,27 +97,33 @@ pub fn bucket(
         at: 0,
         block: None,
     };
-    let mut past = Past::Nothing;
-    if let Past::Bucket(known) = counter.past {
-        bucket.read(known);
-        past = counter.past;
+    let mut known = None;
+    if let Past::Bucket(past) = counter.past {
+        bucket.read(past);
+        known = Some(past);
     }
-    let (old, mut kept) = old_and_kept(counter.failures(now));
+    let (old, kept) = old_and_kept(counter.failures(now));
     for failure in &old {
         bucket.fail(failure.at);
-        past = Past::Bucket(bucket.written());
     }
+    // What nothing is added to stays as it was written, also if the numbers have changed since.
+    let folded = known
+        .filter(|_| old.is_empty())
+        .unwrap_or_else(|| bucket.written());
     for failure in &kept {
         bucket.fail(failure.at);
     }
     let in_flight = counter.in_flight(now);
     let answer = bucket_answer(&bucket, in_flight.len(), now);
-    kept.extend(in_flight);
-    let left = Counter {
-        entries: kept,
-        past,
+    let past = match known.is_some() || !old.is_empty() || bucket.block.is_some() {
+        true => Past::Bucket(BucketPast {
+            block: bucket.block,
+            ..folded
+        }),
+        false => Past::Nothing,
     };
-    (answer, left)
+    let folded = (!old.is_empty()).then_some(Past::Bucket(folded));
+    (answer, Left::new(kept, in_flight, past, folded))
 }
 
 /// How the bucket stands when all failures have been added.
@@ -164,13 +176,18 @@ impl Tally<'_> {
         self.block = past.block;
     }
 
-    fn written(&self) -> CounterPast {
-        CounterPast {
-            start: self.start.expect("something has failed"),
+    /// Nothing, if nothing has failed.
+    fn written(&self) -> Option<CounterPast> {
+        Some(CounterPast {
+            start: self.start?,
             previous: self.previous,
             current: self.current,
             block: self.block,
-        }
+        })
+    }
+
+    fn begin(&mut self, at: i128) {
+        self.start = Some(at / self.window * self.window);
     }
 
     fn move_on(&mut self, to: i128) {
@@ -200,11 +217,12 @@ impl Tally<'_> {
 
     fn fail(&mut self, at: i128) {
         if self.start.is_none() {
-            self.start = Some(at / self.window * self.window);
+            self.begin(at);
         }
         self.move_on(at);
         self.current += 1;
         if self.reaches_limit(at)
+            && began_before(self.block, at)
             && let Some(blocks) = self.blocks
         {
             self.block = Some(blocks.begin(self.block, at));
@@ -233,7 +251,7 @@ pub fn counter(
     window: u64,
     blocks: Option<&Blocks>,
     now: i128,
-) -> (Answer, Counter) {
+) -> (Answer, Left) {
     let mut tally = Tally {
         limit: i128::from(limit),
         window: i128::from(window),
@@ -243,27 +261,32 @@ pub fn counter(
         current: 0,
         block: None,
     };
-    let mut past = Past::Nothing;
-    if let Past::Counter(known) = counter.past {
-        tally.read(known);
-        past = counter.past;
+    let known = matches!(counter.past, Past::Counter(_));
+    if let Past::Counter(past) = counter.past {
+        tally.read(past);
     }
-    let (old, mut kept) = old_and_kept(counter.failures(now));
+    let (old, kept) = old_and_kept(counter.failures(now));
     for failure in &old {
         tally.fail(failure.at);
-        past = Past::Counter(tally.written());
     }
+    if let (None, Some(first)) = (tally.start, kept.first()) {
+        tally.begin(first.at);
+    }
+    let folded = tally.written();
     for failure in &kept {
         tally.fail(failure.at);
     }
     let in_flight = counter.in_flight(now);
     let answer = counter_answer(&tally, in_flight.len(), now);
-    kept.extend(in_flight);
-    let left = Counter {
-        entries: kept,
-        past,
+    let past = match known || !old.is_empty() || tally.block.is_some() {
+        true => Past::Counter(CounterPast {
+            block: tally.block,
+            ..folded.expect("something has failed")
+        }),
+        false => Past::Nothing,
     };
-    (answer, left)
+    let folded = folded.map(Past::Counter).filter(|_| !old.is_empty());
+    (answer, Left::new(kept, in_flight, past, folded))
 }
 
 /// How the counter stands when all failures have been added.

@@ -138,8 +138,8 @@ impl Counter {
         self.entries.iter().any(|entry| entry.token == token)
     }
 
-    /// How it stands, and what an admission leaves of it.
-    fn judge(&self, numbers: &Numbers, now: i128) -> (Answer, Counter) {
+    /// How it stands, and what is left of it.
+    fn judge(&self, numbers: &Numbers, now: i128) -> (Answer, Left) {
         match numbers {
             Numbers::Window {
                 limit,
@@ -166,6 +166,29 @@ impl Counter {
                 window,
                 block,
             } => counter(self, *limit, *window, block.as_ref(), now),
+        }
+    }
+}
+
+/// What an operation leaves of a counter.
+struct Left {
+    /// An admission.
+    admitted: Counter,
+    /// A failure, or an attempt that is refused; `None`: all of it.
+    folded: Option<Counter>,
+}
+
+impl Left {
+    /// Failures that are kept and attempts in flight, with this past after an admission and that after
+    /// anything else, if anything is to be folded into it.
+    fn new(kept: Vec<Entry>, in_flight: Vec<Entry>, past: Past, folded: Option<Past>) -> Self {
+        let entries = [kept, in_flight].concat();
+        Self {
+            folded: folded.map(|past| Counter {
+                entries: entries.clone(),
+                past,
+            }),
+            admitted: Counter { entries, past },
         }
     }
 }
@@ -203,6 +226,14 @@ impl Blocks {
     }
 }
 
+/// What is left where nothing can be admitted.
+fn unchanged(counter: &Counter) -> Left {
+    Left {
+        admitted: counter.clone(),
+        folded: None,
+    }
+}
+
 /// An answer of an algorithm whose usage is a whole number.
 fn whole(usage: usize, limit: usize, verdict: Verdict) -> Answer {
     Answer {
@@ -236,7 +267,7 @@ fn window_with_block(
     window: Length,
     blocks: &Blocks,
     now: i128,
-) -> (Answer, Counter) {
+) -> (Answer, Left) {
     let limit = limit as usize;
     let failures = counter.failures(now);
     let mut last_block = match counter.past {
@@ -250,7 +281,7 @@ fn window_with_block(
             let block = blocks.begin(last_block, last.at);
             if blocks.in_force(block, now) {
                 let lifts = blocks.end(block).map(|end| end - now);
-                return (whole(recent, limit, blocked(lifts)), counter.clone());
+                return (whole(recent, limit, blocked(lifts)), unchanged(counter));
             }
             // The block is over, and the slate is clean.
             counting.clear();
@@ -260,14 +291,11 @@ fn window_with_block(
     counting.extend(counter.in_flight(now));
     let verdict = busy_or_clear(counting.len() >= limit);
     let answer = whole(counting.len(), limit, verdict);
-    let left = Counter {
-        entries: counting,
-        past: match last_block {
-            Some(block) if blocks.lengths.len() > 1 => Past::Window(block),
-            _ => Past::Nothing,
-        },
+    let past = match last_block {
+        Some(block) if blocks.lengths.len() > 1 => Past::Window(block),
+        _ => Past::Nothing,
     };
-    (answer, left)
+    (answer, Left::new(counting, Vec::new(), past, None))
 }
 
 fn window_without_block(
@@ -275,7 +303,7 @@ fn window_without_block(
     limit: u32,
     window: Length,
     now: i128,
-) -> (Answer, Counter) {
+) -> (Answer, Left) {
     let limit = limit as usize;
     let mut counting = within(&counter.failures(now), window, now);
     if counting.len() >= limit {
@@ -283,16 +311,12 @@ fn window_without_block(
         let leaves_last = counting[counting.len() - limit].at;
         let lifts = window.map(|window| leaves_last + i128::from(window) - now);
         let answer = whole(counting.len(), limit, blocked(lifts));
-        return (answer, counter.clone());
+        return (answer, unchanged(counter));
     }
     counting.extend(counter.in_flight(now));
     let verdict = busy_or_clear(counting.len() >= limit);
     let answer = whole(counting.len(), limit, verdict);
-    let left = Counter {
-        entries: counting,
-        past: Past::Nothing,
-    };
-    (answer, left)
+    (answer, Left::new(counting, Vec::new(), Past::Nothing, None))
 }
 
 fn backoff(
@@ -301,7 +325,7 @@ fn backoff(
     jitter: u32,
     forget: Length,
     now: i128,
-) -> (Answer, Counter) {
+) -> (Answer, Left) {
     let mut failures = counter.failures(now);
     if let (Some(last), Some(forget)) = (failures.last(), forget)
         && last.at + i128::from(forget) <= now
@@ -317,17 +341,13 @@ fn backoff(
         let wait = jittered(waits[failures.len() - 1], jitter, last.token);
         if now < last.at + wait {
             let verdict = blocked(Some(last.at + wait - now));
-            return (whole(failures.len(), limit, verdict), counter.clone());
+            return (whole(failures.len(), limit, verdict), unchanged(counter));
         }
     }
     failures.extend(counter.in_flight(now));
     let verdict = busy_or_clear(failures.len() >= limit);
     let answer = whole(failures.len(), limit, verdict);
-    let left = Counter {
-        entries: failures,
-        past: Past::Nothing,
-    };
-    (answer, left)
+    (answer, Left::new(failures, Vec::new(), Past::Nothing, None))
 }
 
 /// The wait after the failure with this token: its first byte makes it longer or shorter.
@@ -373,11 +393,13 @@ impl Oracle {
     /// All or nothing. A counter that holds the token already refuses nothing and is not changed.
     pub fn reserve(&mut self, token: Token, lease: u64, asked: &[Asked], now: u64) -> Vec<Answer> {
         let mut answers = self.check(asked, now);
-        for (asked, answer) in asked.iter().zip(&answers) {
+        let refuses = |(asked, answer): (&Asked, &Answer)| {
             let refuses = matches!(answer.verdict, Verdict::Busy | Verdict::Blocked(_));
-            if refuses && !self.counter(&asked.key).holds(token) {
-                return answers;
-            }
+            refuses && !self.counter(&asked.key).holds(token)
+        };
+        if asked.iter().zip(&answers).any(refuses) {
+            self.fold_all(asked, now);
+            return answers;
         }
         for (asked, answer) in asked.iter().zip(&mut answers) {
             if asked.exempt {
@@ -388,26 +410,41 @@ impl Oracle {
             if !counter.holds(token) {
                 answer.usage += 1;
                 answer.rate += 1000;
-                let (_, mut left) = counter.judge(&asked.numbers, i128::from(now));
+                let (_, left) = counter.judge(&asked.numbers, i128::from(now));
+                let mut admitted = left.admitted;
                 let at = i128::from(now) + i128::from(lease);
-                left.entries.push(Entry { token, at });
-                self.0.insert(asked.key.clone(), left);
+                admitted.entries.push(Entry { token, at });
+                self.0.insert(asked.key.clone(), admitted);
             }
         }
         answers
     }
 
+    /// Puts into the past what need not be kept one by one, where no exception is made.
+    fn fold_all(&mut self, asked: &[Asked], now: u64) {
+        for asked in asked.iter().filter(|asked| !asked.exempt) {
+            let (_, left) = self
+                .counter(&asked.key)
+                .judge(&asked.numbers, i128::from(now));
+            if let Some(folded) = left.folded {
+                self.0.insert(asked.key.clone(), folded);
+            }
+        }
+    }
+
     /// In how many counters it became a failure.
-    pub fn fail(&mut self, token: Token, keys: &[String], now: u64) -> usize {
-        let now = i128::from(now);
+    pub fn fail(&mut self, token: Token, asked: &[Asked], now: u64) -> usize {
         let mut changed = 0;
-        for key in keys {
-            if let Some(counter) = self.0.get_mut(key) {
-                for entry in &mut counter.entries {
-                    if entry.token == token && entry.at > now {
-                        entry.at = now;
-                        changed += 1;
-                    }
+        for asked in asked {
+            let in_flight = |entry: &&mut Entry| entry.token == token && entry.at > now.into();
+            let counter = self.0.get_mut(&asked.key);
+            let mut entries = counter.into_iter().flat_map(|counter| &mut counter.entries);
+            if let Some(entry) = entries.find(in_flight) {
+                entry.at = now.into();
+                changed += 1;
+                let (_, left) = self.counter(&asked.key).judge(&asked.numbers, now.into());
+                if let Some(folded) = left.folded {
+                    self.0.insert(asked.key.clone(), folded);
                 }
             }
         }

@@ -34,11 +34,6 @@ for i = 1, tonumber(ARGV[3]) do
 end
 
 for i, key in ipairs(KEYS) do
-  local left = 0
-  -- Lua can pass on only so many arguments at once.
-  for first = 1, #tokens, 1000 do
-    left = left + redis.call('ZREM', key, unpack(tokens, first, math.min(first + 999, #tokens)))
-  end
-  if left > 0 then let_expire(key, i * 7 - 2) end
+  if remove(key, tokens) > 0 then let_expire(key, i * 7 - 2) end
 end
 return tokens

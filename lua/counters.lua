@@ -89,6 +89,11 @@ local function judge_window(key, a)
   local limit, window, blocks = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), numbers(ARGV[a + 3])
   local grows = ARGV[a] == 'growing'
   local j = { limit = limit, reset = 0, nth = 0, began = 0, from = '-inf', upto = beginning(now, window) }
+  -- As in reserve.lua: with so few it is neither blocked nor busy.
+  if not grows and redis.call('ZCARD', key) < limit then
+    j.usage = count(key, j.upto, '+inf')
+    return j
+  end
   if grows then
     j.from = '(0'
     j.found = redis.call('ZRANGEBYSCORE', key, '-inf', 0)[1]
@@ -271,6 +276,15 @@ local function refuses(j)
   return j.reset ~= 0 or j.usage >= j.limit
 end
 
+local function remove(key, members)
+  local removed = 0
+  -- Lua can pass on only so many arguments at once.
+  for first = 1, #members, 1000 do
+    removed = removed + redis.call('ZREM', key, unpack(members, first, math.min(first + 999, #members)))
+  end
+  return removed
+end
+
 -- Replaces what can go at any time by what it adds up to, so that whoever is refused again and again does
 -- not cost more each time.
 local function fold(key, j)
@@ -279,10 +293,7 @@ local function fold(key, j)
   local added = redis.pcall('ZADD', key, -1, j.folded)
   if type(added) == 'table' then return end
   if j.found and j.found ~= j.folded then redis.call('ZREM', key, j.found) end
-  -- Lua can pass on only so many arguments at once.
-  for first = 1, #j.drop, 1000 do
-    redis.call('ZREM', key, unpack(j.drop, first, math.min(first + 999, #j.drop)))
-  end
+  remove(key, j.drop)
 end
 
 -- How long a key is of use; 0: for ever. `may_block`: a block is in force, or may be with what is in
@@ -292,7 +303,7 @@ local function lifetime(a, j, may_block)
   local keep = tonumber(ARGV[a + 5])
   if may_block then
     local keep_full = numbers(ARGV[a + 6])
-    keep = keep_full[number_after(j.nth > 0 and blocks or {}, again, j.nth, j.began, now)]
+    keep = keep_full[number_after(blocks, again, j.nth, j.began, now)]
   end
   if keep > 0 and j.nth > 0 and #blocks > 1 then
     local length = blocks[math.min(j.nth, #blocks)]

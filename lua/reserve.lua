@@ -137,10 +137,7 @@ for i = 1, counters do
     if j.past and j.past ~= j.found then redis.call('ZADD', key, -1, j.past) end
     if j.found and j.past ~= j.found then redis.call('ZREM', key, j.found) end
     if j.upto then redis.call('ZREMRANGEBYSCORE', key, j.from, j.upto) end
-    -- Lua can pass on only so many arguments at once.
-    for first = 1, #(j.drop or {}), 1000 do
-      redis.call('ZREM', key, unpack(j.drop, first, math.min(first + 999, #j.drop)))
-    end
+    if j.drop then remove(key, j.drop) end
     local usage = j.usage + 1
     local keep = lifetime(a, j, usage >= j.limit)
     if keep == 0 then

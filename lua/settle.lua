@@ -18,16 +18,17 @@ end
 
 -- include counters.lua
 
+local members = {}
+for first = 1, #tokens, 16 do members[#members + 1] = string.sub(tokens, first, first + 15) end
+
 local changed = 0
 for i, key in ipairs(KEYS) do
-  local did = 0
+  local did
   if verb == 'fail' then
     -- XX: what was cleaned up meanwhile stays so. LT: what has failed already stays when it was.
     did = redis.call('ZADD', key, 'XX', 'LT', 'CH', now, tokens)
   else
-    for first = 1, #tokens, 16 do
-      did = did + redis.call('ZREM', key, string.sub(tokens, first, first + 15))
-    end
+    did = remove(key, members)
   end
   if did > 0 then
     local a = i * 7 - 2

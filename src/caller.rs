@@ -9,9 +9,11 @@ use crate::{
     store::{Key, KnownAddress, Slot},
 };
 
-/// What the addresses that a user has logged in from are kept under. No rule can have this name.
+/// The kind of key that the addresses of a user are kept under. No rule can have this name.
+const KNOWN_ADDRESSES: &str = "known:addresses";
+
 pub(crate) fn known_addresses_of(user: &str) -> Key<'_> {
-    Key::of_subject("known:addresses", user.as_bytes())
+    Key::of_subject(KNOWN_ADDRESSES, user.as_bytes())
 }
 
 /// Who makes an attempt: an address, a user if one is known yet, and what else the app counts by.
@@ -110,15 +112,15 @@ impl Counted {
         if rule.counts_by_address() {
             key.address = Some(self.address);
         }
-        let mut slot = Slot::new(key, rule.limit());
-        if rule.exempts_known_addresses() {
-            slot.unless_known = Some(KnownAddress {
-                key: known_addresses_of(self.user.as_deref()?),
-                address: self.address,
-                keep: policy.known_addresses()?,
-            });
-        }
-        Some(slot)
+        let slot = Slot::new(key, rule.limit());
+        Some(match rule.exempts_known_addresses() {
+            true => {
+                let keep = policy.known_addresses().unwrap_or_default();
+                let address = self.address;
+                slot.unless_known(KnownAddress::new(KNOWN_ADDRESSES, address, keep))
+            }
+            false => slot,
+        })
     }
 
     /// Each part behind its length, and a mark of its own for one that is missing, so that no two

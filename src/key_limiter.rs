@@ -3,8 +3,9 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use crate::{
-    Limit, Part, PolicyError, Refusal, ReserveError, Rule, Token,
+    Limit, PolicyError, Refusal, ReserveError, Token,
     algorithm::Standing,
+    policy::check_name,
     store::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
 };
 
@@ -33,9 +34,10 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyLimiter {
+    name: Arc<str>,
     /// No rule can have this name.
     kind: Arc<str>,
-    rule: Arc<Rule>,
+    limit: Arc<Limit>,
     store: Arc<dyn Store>,
 }
 
@@ -47,10 +49,14 @@ impl KeyLimiter {
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        let rule = Rule::new(name, [Part::value("key")], limit)?;
+        check_name(name)?;
+        let limit = limit
+            .try_into()
+            .map_err(|error| PolicyError::from(error).within(name))?;
         Ok(Self {
+            name: name.into(),
             kind: format!("key:{name}").into(),
-            rule: Arc::new(rule),
+            limit: Arc::new(limit),
             store: Arc::new(store),
         })
     }
@@ -60,7 +66,7 @@ impl KeyLimiter {
         let token = Token::new();
         let slot = self.slot(key.as_ref());
         let standing = only(self.store.reserve(token, Duration::ZERO, &[slot])).await?;
-        match Refusal::new(self.rule.shared_name(), standing) {
+        match Refusal::new(Arc::clone(&self.name), standing) {
             Some(refusal) => Err(ReserveError::Refused(refusal)),
             None => Ok(token),
         }
@@ -82,7 +88,7 @@ impl KeyLimiter {
 
     fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {
         let key = Key::of_subject(&self.kind, Cow::Borrowed(key));
-        Slot::new(key, self.rule.limit())
+        Slot::new(key, &self.limit)
     }
 }
 

@@ -290,10 +290,7 @@ impl LoginLimiter {
         let here = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
         let (_, mains) = applying(policy, caller, here);
         let (_, others) = applying(policy, caller, |rule| !here(rule));
-        match token {
-            Some(token) if mains.is_empty() => self.shared.store.cancel(token, &others).done(),
-            _ => self.shared.store.cleanup(token, &mains, &others),
-        }
+        self.shared.store.cleanup(token, &mains, &others)
     }
 
     fn count(&self, caller: Caller<'_>) -> Counted {

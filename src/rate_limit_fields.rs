@@ -31,14 +31,14 @@ impl RateLimitFields {
     }
 
     fn new(rule: &Rule, standing: Standing) -> Self {
-        let window = match rule.limit() {
-            Limit::SlidingWindow(numbers) => numbers.window(),
-            Limit::TokenBucket(numbers) => Some(numbers.refill()),
-            Limit::SlidingCounter(numbers) => Some(numbers.window()),
-            Limit::Backoff(_) => None,
+        let (quota, window) = match rule.limit() {
+            Limit::SlidingWindow(numbers) => (numbers.limit(), numbers.window()),
+            Limit::TokenBucket(numbers) => (numbers.capacity(), Some(numbers.refill())),
+            Limit::SlidingCounter(numbers) => (numbers.limit(), Some(numbers.window())),
+            Limit::Backoff(numbers) => (numbers.free() + 1, None),
         };
         let name = rule.name();
-        let mut policy = format!("\"{name}\";q={}", standing.limit);
+        let mut policy = format!("\"{name}\";q={quota}");
         if let Some(window) = window {
             policy += &format!(";w={}", window.div_ceil(1000));
         }

@@ -75,7 +75,7 @@ fn sliding_window() -> Result<Plot, PolicyError> {
 }
 
 fn backoff() -> Result<Plot, PolicyError> {
-    let limit = Limit::default_backoff();
+    let limit = Limit::default_backoff().build()?;
     let attacker = |until| guesses(SECOND, until, SECOND);
     let (at_first, later) = (62 * SECOND, 21 * MINUTE);
     let first = play(&limit, attacker(at_first - 1), at_first, wait);

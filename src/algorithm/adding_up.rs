@@ -26,8 +26,8 @@ pub(super) trait AddsUp {
     /// Adds a failure at `at`. Time does not go back: an earlier one counts as of the latest.
     fn count(&self, sum: &mut Self::Sum, at: Millis);
 
-    /// What counts at `now`, in thousandths of an attempt.
-    fn thousandths(&self, sum: &Self::Sum, now: Millis) -> u64;
+    /// What counts at `now`, in parts of an attempt, and how many parts an attempt has.
+    fn parts(&self, sum: &Self::Sum, now: Millis) -> (u64, u64);
 
     /// What counts at `now`, in whole attempts, such that reaching the limit leaves no room.
     fn usage(&self, sum: &Self::Sum, now: Millis) -> u32;
@@ -88,14 +88,15 @@ pub(super) fn judge<A: AddsUp>(
     let is_worth_it = past.is_some() || obsolete > 0 || noted.block.is_some();
 
     let usage = numbers.usage(&all.sum, now);
-    let thousandths = numbers.thousandths(&all.sum, now);
+    let (parts, whole) = numbers.parts(&all.sum, now);
+    let thousandths = parts / whole * 1000 + parts % whole * 1000 / whole;
     let limit = numbers.limit();
     let no_room = (usage >= limit).then(|| {
         let room_at = numbers.room_at(&all.sum, now);
         Period::Of(Duration::from_millis(room_at.saturating_sub(now)))
     });
-    let block = all.block.filter(|_| numbers.block().is_some());
-    let in_force = block.and_then(|last| numbers.block()?.left(last, now));
+    let block = numbers.block().zip(all.block);
+    let in_force = block.and_then(|(block, last)| block.left(last, now));
     let standing = match no_room.max(in_force) {
         Some(lifts) => Standing {
             usage,
@@ -118,6 +119,6 @@ pub(super) fn judge<A: AddsUp>(
         obsolete,
         folded: (obsolete > 0).then_some(folded),
         past: is_worth_it.then_some(noted),
-        block,
+        block: block.map(|(_, last)| last),
     }
 }

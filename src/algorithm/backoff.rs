@@ -18,9 +18,10 @@ use crate::Period;
 /// ```
 /// use tower_login_rate_limit::Limit;
 ///
-/// if let Limit::Backoff(numbers) = Limit::default_backoff() {
+/// if let Limit::Backoff(numbers) = Limit::default_backoff().build()? {
 ///     assert_eq!(numbers.waits()[..3], [1_000, 2_000, 4_000]);
 /// }
+/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
@@ -50,11 +51,8 @@ impl Backoff {
 
     /// How many failures cost no wait.
     pub(crate) fn free(&self) -> u32 {
-        self.waits
-            .iter()
-            .zip(0..)
-            .find_map(|(wait, i)| (*wait > 0).then_some(i))
-            .unwrap_or(0)
+        let free = self.waits.partition_point(|wait| *wait == 0);
+        u32::try_from(free).unwrap_or(u32::MAX)
     }
 
     pub(super) fn judge(&self, attempts: &Attempts, now: Millis) -> Judgement {

@@ -99,7 +99,7 @@ impl Block {
     }
 }
 
-/// The newest block of a counter: the how manieth in a row it is, from 1, and when it began.
+/// The newest block of a counter: its number in a row of blocks, from 1, and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastBlock {
     pub(super) nth: u32,

@@ -43,7 +43,7 @@ pub struct Counter {
 pub(super) enum Past {
     Window(LastBlock),
     Bucket(Added<Missing>),
-    Counter(Added<Counts>),
+    Counts(Added<Counts>),
 }
 
 /// What an algorithm makes of a counter.
@@ -98,10 +98,10 @@ impl Counter {
             }
             Limit::SlidingCounter(numbers) => {
                 let past = past.and_then(|past| match past {
-                    Past::Counter(added) => Some(added),
+                    Past::Counts(added) => Some(added),
                     _ => None,
                 });
-                adding_up::judge(numbers, &self.attempts, past, now).remembering(Past::Counter)
+                adding_up::judge(numbers, &self.attempts, past, now).remembering(Past::Counts)
             }
         }
     }

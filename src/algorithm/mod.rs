@@ -70,7 +70,7 @@ impl Limit {
     ///
     /// `block` is for a counter that is blocked or may be with what is in flight: which block in a
     /// row that is, from 1.
-    pub fn retention(&self, block: Option<u32>) -> Option<Millis> {
+    pub(crate) fn retention(&self, block: Option<u32>) -> Option<Millis> {
         let counts = match self {
             Self::SlidingWindow(numbers) => numbers.window(),
             Self::Backoff(numbers) => numbers.forgotten_after(),
@@ -101,6 +101,7 @@ impl Limit {
 /// assert!(!standing.refuses());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Standing {
     /// Attempts that count: failures, and attempts in flight unless it is blocked.
     pub usage: u32,
@@ -121,15 +122,6 @@ impl Standing {
             limit,
             thousandths: usage as u64 * 1000,
             state,
-        }
-    }
-
-    /// As it was before an attempt that was admitted and is taken back.
-    #[cfg(feature = "redis")]
-    pub(crate) fn take_one_back(&mut self) {
-        if self.state == State::Clear {
-            self.usage = self.usage.saturating_sub(1);
-            self.thousandths = self.thousandths.saturating_sub(1000);
         }
     }
 
@@ -163,6 +155,7 @@ impl Standing {
 /// assert!(State::Clear < State::Busy && State::Busy < State::Blocked { lifts });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum State {
     /// Yes, and it does not count here: the caller's address is known.
     Exempt,

@@ -105,10 +105,8 @@ impl AddsUp for SlidingCounter {
         sum.current += 1;
     }
 
-    fn thousandths(&self, sum: &Counts, now: Millis) -> u64 {
-        let rate = self.rate(sum, now);
-        let part = rate % self.window;
-        rate / self.window * 1000 + part * 1000 / self.window
+    fn parts(&self, sum: &Counts, now: Millis) -> (u64, u64) {
+        (self.rate(sum, now), self.window)
     }
 
     fn usage(&self, sum: &Counts, now: Millis) -> u32 {

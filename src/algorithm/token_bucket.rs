@@ -99,10 +99,8 @@ impl AddsUp for TokenBucket {
         };
     }
 
-    fn thousandths(&self, sum: &Missing, now: Millis) -> u64 {
-        let missing = self.missing(sum, now);
-        let part = missing % self.refill;
-        missing / self.refill * 1000 + part * 1000 / self.refill
+    fn parts(&self, sum: &Missing, now: Millis) -> (u64, u64) {
+        (self.missing(sum, now), self.refill)
     }
 
     fn usage(&self, sum: &Missing, now: Millis) -> u32 {

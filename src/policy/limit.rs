@@ -20,7 +20,6 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const LONGEST_LIST: usize = 32;
 const AGAIN_WITHIN: Millis = 30 * 24 * 60 * 60 * 1000;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-const USUAL_WAITS: [u64; 9] = [1, 2, 4, 8, 16, 30, 60, 180, 300];
 
 impl Limit {
     /// Begins a limit: so many attempts.
@@ -67,14 +66,9 @@ impl Limit {
         }
     }
 
-    /// A back-off of 1, 2, 4, 8, 16, 30, 60, 180 and 300 seconds, forgotten after 24 hours without a
-    /// failure.
-    pub fn default_backoff() -> Self {
-        Self::Backoff(Backoff {
-            waits: USUAL_WAITS.map(|seconds| seconds * 1000).into(),
-            jitter: 0,
-            forgotten_after: Some(to_millis(FORGOTTEN_AFTER)),
-        })
+    /// A back-off of 1, 2, 4, 8, 16, 30, 60, 180 and 300 seconds.
+    pub fn default_backoff() -> BackoffBuilder {
+        Self::backoff([1, 2, 4, 8, 16, 30, 60, 180, 300].map(Duration::from_secs))
     }
 }
 
@@ -108,7 +102,7 @@ enum Algorithm {
 
 #[derive(Clone, Copy, Debug)]
 enum BlockWords {
-    /// As long as the window, where there is one that failures leave; none otherwise.
+    /// As long as the window of a sliding window; none for the others.
     Usual,
     None,
     For(Period),
@@ -209,30 +203,28 @@ impl LimitBuilder {
         })?;
         let window = millis("within", within)?;
         let block = self.block(window)?;
-        let algorithm = match self.algorithm {
-            Algorithm::SlidingWindow => {
-                return Ok(Limit::SlidingWindow(SlidingWindow {
-                    limit,
-                    window,
-                    block,
-                }));
-            }
-            counted => counted,
+        // Sums are computed with it.
+        let finite = || {
+            let window = window.filter(|window| *window <= to_millis(YEAR));
+            window.ok_or_else(|| {
+                let reason = format!("{within} is too long to be computed with; 366 days at most");
+                PolicyError::new("within", reason)
+            })
         };
-        let window = window.filter(|window| *window <= to_millis(YEAR));
-        let window = window.ok_or_else(|| {
-            let reason = format!("{within} is too long to be computed with; 366 days at most");
-            PolicyError::new("within", reason)
-        })?;
-        Ok(match algorithm {
-            Algorithm::TokenBucket => Limit::TokenBucket(TokenBucket {
-                capacity: limit,
-                refill: window,
-                block,
-            }),
-            _ => Limit::SlidingCounter(SlidingCounter {
+        Ok(match self.algorithm {
+            Algorithm::SlidingWindow => Limit::SlidingWindow(SlidingWindow {
                 limit,
                 window,
+                block,
+            }),
+            Algorithm::TokenBucket => Limit::TokenBucket(TokenBucket {
+                capacity: limit,
+                refill: finite()?,
+                block,
+            }),
+            Algorithm::SlidingCounter => Limit::SlidingCounter(SlidingCounter {
+                limit,
+                window: finite()?,
                 block,
             }),
         })
@@ -245,12 +237,16 @@ impl LimitBuilder {
             BlockWords::Usual => None,
             BlockWords::For(period) => Some(millis("block", period)?),
         };
+        if self.again_within.is_some() && self.then.is_empty() {
+            let reason = "is for a block with more than one length";
+            return Err(PolicyError::new("again_within", reason));
+        }
         let Some(first) = first else {
             return match self.then.first() {
                 None => Ok(None),
                 Some(_) => Err(PolicyError::new(
                     "block",
-                    "has a second length but no first; say how long the first block is",
+                    "has a length for the next time but none for the first; say how long the first one is",
                 )),
             };
         };
@@ -337,13 +333,6 @@ pub struct BackoffBuilder {
     forgotten_after: Period,
 }
 
-/// The waits of [`Limit::default_backoff`].
-impl Default for BackoffBuilder {
-    fn default() -> Self {
-        Limit::backoff(USUAL_WAITS.map(Duration::from_secs))
-    }
-}
-
 impl BackoffBuilder {
     /// Makes each wait up to so many percent shorter or longer, at random, so that nobody knows the
     /// exact moment and those who wait don't come back all at once.
@@ -364,6 +353,14 @@ impl BackoffBuilder {
         check_length("waits", self.waits.len())?;
         if self.waits.iter().any(|wait| *wait > YEAR) {
             return Err(waits("a wait can be 366 days at most"));
+        }
+        let least = Duration::from_millis(1);
+        if self
+            .waits
+            .iter()
+            .any(|wait| !wait.is_zero() && *wait < least)
+        {
+            return Err(waits("a wait is a millisecond at least, or zero for none"));
         }
         let in_millis: Vec<_> = self.waits.iter().map(|wait| to_millis(*wait)).collect();
         if !in_millis.is_sorted() {
@@ -421,9 +418,14 @@ fn millis(part: &str, period: Period) -> Result<Option<Millis>, PolicyError> {
         return Ok(None);
     };
     if duration < Duration::from_millis(1) {
+        let none = if part == "block" {
+            ", \"none\" for no block"
+        } else {
+            ""
+        };
         return Err(PolicyError::new(
             part,
-            "is less than a millisecond; say \"forever\" for a time without end, \"none\" for no block",
+            format!("is less than a millisecond; say \"forever\" for a time without end{none}"),
         ));
     }
     if duration > LONGEST {

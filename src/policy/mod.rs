@@ -16,6 +16,7 @@ use crate::{
 
 pub use error::PolicyError;
 pub use limit::{BackoffBuilder, LimitBuilder};
+pub(crate) use rule::check_name;
 pub use rule::{Part, Rule};
 
 /// What is limited, and how much.
@@ -36,10 +37,16 @@ pub use rule::{Part, Rule};
 /// # JSON and TOML
 ///
 /// With the feature `serde` a policy is read from and written to any format of serde. What is left
-/// out is as in the default policy; `rules`, if there, are all the rules there are. `block` left out
-/// is as long as `within`, and `"none"` means no block of its own. A `key` is made of `address`,
-/// `user` and values of the app's own, as in `value:tenant`; the rules `address` and `user-address`
-/// have theirs.
+/// out is as in the default policy; `rules`, if there, are all the rules there are.
+///
+/// - A `key` is made of `address`, `user`, `path`, `user-agent` and values of the app's own, as in
+///   `value:tenant`; the rules `address`, `user-address` and `account` have theirs.
+/// - `algorithm` is `sliding-window` unless said, `token-bucket`, `sliding-counter` or `backoff`.
+/// - All but the last have `limit`, `within` and `block`: `"none"` for no block of its own, a list for
+///   blocks that grow, with `again_within`. Left out, the block of a sliding window is as long as
+///   `within`, and the others have none.
+/// - A `backoff` has `waits`, `jitter` in percent and `forgotten_after`.
+/// - `exempt_known_addresses` is true for the rule `account` unless said.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] {
@@ -93,21 +100,20 @@ impl Policy {
     }
 
     /// The default policy and a limit of 100 failures of an account within 24 hours, all addresses
-    /// together, as NIST SP 800-63B asks for: a botnet is stopped however many addresses it has.
+    /// together: a botnet is stopped however many addresses it has. (NIST SP 800-63B has the number,
+    /// for failures in a row.)
     ///
-    /// The owner is not: addresses that the user has logged in from before, the newest 10 within 90
-    /// days, are exempt from that limit. Somewhere new, the owner can be kept out while somebody is
-    /// guessing; offer another way in, by mail say.
+    /// The owner is not stopped: addresses that the user has logged in from since this rule is on, the
+    /// newest 10 within 90 days, are exempt from that limit. Somewhere new, the owner can be kept out
+    /// while somebody is guessing; offer another way in, by mail say.
     pub fn strict() -> Self {
-        Self::default().with_rule(Rule::built_in(
-            Rule::ACCOUNT,
-            [Part::User],
-            Limit::SlidingWindow(SlidingWindow {
-                limit: 100,
-                window: Some(DAY),
-                block: None,
-            }),
-        ))
+        let limit = Limit::SlidingWindow(SlidingWindow {
+            limit: 100,
+            window: Some(DAY),
+            block: None,
+        });
+        let account = Rule::built_in(Rule::ACCOUNT, [Part::User], limit);
+        Self::default().with_rule(account.exempting(true))
     }
 
     const fn empty() -> Self {
@@ -125,7 +131,7 @@ impl Policy {
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        self.with_limit(Rule::new(Rule::ADDRESS, [Part::Address], limit)?)
+        Ok(self.with_limit(Rule::new(Rule::ADDRESS, [Part::Address], limit)?))
     }
 
     /// Sets the limit of the rule by user and address, and adds the rule if there is none.
@@ -134,11 +140,8 @@ impl Policy {
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        self.with_limit(Rule::new(
-            Rule::USER_ADDRESS,
-            [Part::User, Part::Address],
-            limit,
-        )?)
+        let parts = [Part::User, Part::Address];
+        Ok(self.with_limit(Rule::new(Rule::USER_ADDRESS, parts, limit)?))
     }
 
     /// Sets the limit of the rule by user, all addresses together, and adds the rule if there is none:
@@ -157,13 +160,14 @@ impl Policy {
         L: TryInto<Limit>,
         PolicyError: From<L::Error>,
     {
-        self.with_limit(Rule::new(Rule::ACCOUNT, [Part::User], limit)?)
+        let rule = Rule::new(Rule::ACCOUNT, [Part::User], limit)?;
+        Ok(self.with_limit(rule.exempting(true)))
     }
 
     /// A rule in place of the one of its name, which stays off if it was.
-    fn with_limit(self, rule: Rule) -> Result<Self, PolicyError> {
+    fn with_limit(self, rule: Rule) -> Self {
         let enabled = self.rule(rule.name()).is_none_or(Rule::is_enabled);
-        Ok(self.with_rule(rule.enabled(enabled)))
+        self.with_rule(rule.enabled(enabled))
     }
 
     /// Adds a rule, or replaces the one of the same name.

@@ -27,27 +27,51 @@ pub enum Part {
 }
 
 impl Part {
-    /// The name of the value that is the path of the request, which the layer finds by itself: in axum
-    /// the pattern of the route, so that what is variable in it makes no difference; elsewhere the path
-    /// without encoded characters and doubled slashes.
+    /// The name of the value that [`Part::path`] counts by.
     pub const PATH: &'static str = "path";
-    /// The name of the value that is the request's `User-Agent`, which the layer finds by itself. A
-    /// caller chooses it freely: good for telling apart, never as the only thing that limits.
+    /// The name of the value that [`Part::user_agent`] counts by.
     pub const USER_AGENT: &'static str = "user-agent";
 
-    /// The value of this name: one of the app's own, [`PATH`](Self::PATH) or
-    /// [`USER_AGENT`](Self::USER_AGENT).
+    /// The path of the request, which the layer finds by itself: in axum the pattern of the route, so
+    /// that what is variable in it makes no difference; elsewhere the path without encoded characters
+    /// and doubled slashes. Whoever can vary the path, and still gets to the same handler, varies the
+    /// counter.
     ///
     /// ```
     /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
     ///
-    /// let parts = [Part::Address, Part::value(Part::PATH)];
+    /// let parts = [Part::Address, Part::path()];
     /// let rule = Rule::new("door", parts, Limit::attempts(50).within(Period::hours(1)))?;
     /// let policy = Policy::default().with_rule(rule);
     /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
     /// ```
+    pub fn path() -> Self {
+        Self::value(Self::PATH)
+    }
+
+    /// The request's `User-Agent`, which the layer finds by itself. A caller chooses it freely: good
+    /// for telling apart, never as the only thing that limits.
+    pub fn user_agent() -> Self {
+        Self::value(Self::USER_AGENT)
+    }
+
+    /// The app's own value of this name.
     pub fn value(name: impl Into<Arc<str>>) -> Self {
         Self::Value(name.into())
+    }
+}
+
+impl Part {
+    /// As it stands in a file.
+    pub(super) fn to_word(&self) -> String {
+        match self {
+            Self::Address => "address".to_owned(),
+            Self::User => "user".to_owned(),
+            Self::Value(name) if matches!(&**name, Self::PATH | Self::USER_AGENT) => {
+                name.to_string()
+            }
+            Self::Value(name) => format!("value:{name}"),
+        }
     }
 }
 
@@ -74,8 +98,7 @@ impl Rule {
     pub const ADDRESS: &'static str = "address";
     /// The name of the rule that counts by user and address together.
     pub const USER_ADDRESS: &'static str = "user-address";
-    /// The name of the rule that counts by user, all addresses together. The user's
-    /// [known addresses](crate::Policy::with_known_addresses) are exempt from it.
+    /// The name of the rule that counts by user, all addresses together.
     pub const ACCOUNT: &'static str = "account";
 
     /// A rule of the app's own.
@@ -103,26 +126,15 @@ impl Rule {
         PolicyError: From<L::Error>,
     {
         let name = name.into();
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !(1..=32).contains(&name.len()) || !name.chars().all(allowed) {
-            return Err(PolicyError::new(
-                format!("rule {name:?}"),
-                "a name has 1 to 32 letters, digits, '-', '_' or '.'",
-            ));
-        }
+        check_name(&name)?;
         let parts: Vec<_> = parts.into_iter().collect();
-        let built_in: &[Part] = match &*name {
-            Self::ADDRESS => &[Part::Address],
-            Self::USER_ADDRESS => &[Part::User, Part::Address],
-            Self::ACCOUNT => &[Part::User],
-            _ => &parts,
-        };
-        if parts != built_in {
+        if let Some(built_in) = Self::built_in_parts(&name)
+            && !(parts.len() == built_in.len() && built_in.iter().all(|part| parts.contains(part)))
+        {
+            let words: Vec<_> = built_in.iter().map(Part::to_word).collect();
             return Err(PolicyError::new(
                 format!("{name}.key"),
-                format!(
-                    "is always {built_in:?} for a rule of this name; give the rule another one"
-                ),
+                format!("is always {words:?} for a rule of this name; give the rule another one"),
             ));
         }
         if parts.is_empty() {
@@ -144,14 +156,23 @@ impl Rule {
         let limit = limit
             .try_into()
             .map_err(|error| PolicyError::from(error).within(&name))?;
-        let exempts_known = &*name == Self::ACCOUNT;
         Ok(Self {
             name,
             parts,
             limit,
             enabled: true,
-            exempts_known,
+            exempts_known: false,
         })
+    }
+
+    /// What a rule with one of the names above counts by.
+    pub(super) const fn built_in_parts(name: &str) -> Option<&'static [Part]> {
+        match name.as_bytes() {
+            b"address" => Some(&[Part::Address]),
+            b"user-address" => Some(&[Part::User, Part::Address]),
+            b"account" => Some(&[Part::User]),
+            _ => None,
+        }
     }
 
     /// A rule of the default policy; its numbers are known to be good.
@@ -161,13 +182,14 @@ impl Rule {
             parts: parts.into(),
             limit,
             enabled: true,
-            exempts_known: name == Self::ACCOUNT,
+            exempts_known: false,
         }
     }
 
     /// The same rule, with attempts from an address that the user has logged in from before left out:
-    /// they are neither counted nor refused by it. The rule [`ACCOUNT`](Self::ACCOUNT) is so by
-    /// itself; another one has to count by user and nothing else.
+    /// they are neither counted nor refused by it. The rule has to count by user and nothing else, as
+    /// known addresses are kept by user. [`Policy::with_account_limit`](crate::Policy::with_account_limit)
+    /// makes such a rule.
     ///
     /// ```
     /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
@@ -178,15 +200,19 @@ impl Rule {
     /// let policy = Policy::strict().with_rule(burst);
     /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
     /// ```
-    pub fn exempting_known_addresses(mut self) -> Result<Self, PolicyError> {
+    pub fn exempting_known_addresses(self) -> Result<Self, PolicyError> {
         if self.parts != [Part::User] {
             return Err(PolicyError::new(
                 format!("{}.exempt_known_addresses", self.name),
                 "is for rules that count by user and nothing else: known addresses are kept by user",
             ));
         }
-        self.exempts_known = true;
-        Ok(self)
+        Ok(self.exempting(true))
+    }
+
+    pub(super) fn exempting(mut self, exempts_known: bool) -> Self {
+        self.exempts_known = exempts_known;
+        self
     }
 
     /// The same rule, switched on or off. A rule that is off counts nothing and refuses nobody.
@@ -232,4 +258,16 @@ impl Rule {
     pub(crate) fn counts_by_user(&self) -> bool {
         self.parts.contains(&Part::User)
     }
+}
+
+/// A name becomes part of a store's keys, and of what a refused client is told.
+pub(crate) fn check_name(name: &str) -> Result<(), PolicyError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=32).contains(&name.len()) && name.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(PolicyError::new(
+        format!("rule {name:?}"),
+        "a name has 1 to 32 letters, digits, '-', '_' or '.'",
+    ))
 }

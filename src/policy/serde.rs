@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BackoffBuilder, KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
+use super::{KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
 use crate::{
     Limit, Period,
     algorithm::{Backoff, Block, Millis},
@@ -77,7 +77,10 @@ impl AlgorithmFile {
 
 /// One length, or several of blocks that grow.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a block is a length like \"24h\", \"forever\" or \"none\", or a list of lengths"
+)]
 enum BlockFile {
     One(String),
     Growing(Vec<String>),
@@ -149,25 +152,21 @@ impl TryFrom<RuleFile> for Rule {
             (Some(key), name) => (key.iter())
                 .map(|word| Part::from_word(word, name))
                 .collect::<Result<_, _>>()?,
-            (None, Self::ADDRESS) => vec![Part::Address],
-            (None, Self::USER_ADDRESS) => vec![Part::User, Part::Address],
-            (None, Self::ACCOUNT) => vec![Part::User],
-            (None, name) => {
-                return Err(PolicyError::new(
-                    format!("{name}.key"),
-                    "is missing; only \"address\", \"user-address\" and \"account\" have one by themselves",
-                ));
-            }
+            (None, name) => Self::built_in_parts(name)
+                .ok_or_else(|| {
+                    PolicyError::new(
+                        format!("{name}.key"),
+                        "is missing; only \"address\", \"user-address\" and \"account\" have one by themselves",
+                    )
+                })?
+                .to_vec(),
         };
         let limit = file.to_limit().map_err(|error| error.within(&file.name))?;
+        let is_account = file.name == Self::ACCOUNT;
         let rule = Self::new(file.name, parts, limit)?.enabled(file.enabled);
-        match file.exempt_known_addresses {
-            Some(true) => rule.exempting_known_addresses(),
-            Some(false) if rule.exempts_known_addresses() => Err(PolicyError::new(
-                format!("{}.exempt_known_addresses", rule.name()),
-                "is always true for a rule of this name; give the rule another one",
-            )),
-            _ => Ok(rule),
+        match file.exempt_known_addresses.unwrap_or(is_account) {
+            true => rule.exempting_known_addresses(),
+            false => Ok(rule),
         }
     }
 }
@@ -198,10 +197,6 @@ impl RuleFile {
                 return no_meaning(field, "is for algorithm = \"backoff\"");
             }
         }
-        let grows = matches!(&self.block, Some(BlockFile::Growing(lengths)) if lengths.len() > 1);
-        if self.again_within.is_some() && !grows {
-            return no_meaning("again_within", "needs a block with more than one length");
-        }
         match is_backoff {
             true => self.to_backoff(),
             false => self.to_attempts(),
@@ -210,7 +205,7 @@ impl RuleFile {
 
     fn to_backoff(&self) -> Result<Limit, PolicyError> {
         let mut words = match &self.waits {
-            None => BackoffBuilder::default(),
+            None => Limit::default_backoff(),
             Some(waits) => Limit::backoff(
                 (waits.iter())
                     .map(|wait| finite("waits", *wait))
@@ -305,7 +300,7 @@ impl From<&Rule> for RuleFile {
             waits: backoff.map(waits),
             jitter: backoff.map(Backoff::jitter),
             forgotten_after: backoff.map(|numbers| period(numbers.forgotten_after())),
-            exempt_known_addresses: rule.exempts_known_addresses().then_some(true),
+            exempt_known_addresses: Some(rule.exempts_known_addresses()),
             enabled: rule.is_enabled(),
         }
     }
@@ -328,21 +323,13 @@ impl Part {
             ("address", _) => Ok(Self::Address),
             ("user", _) => Ok(Self::User),
             (Self::PATH | Self::USER_AGENT, _) => Ok(Self::value(word)),
-            (_, Some(name)) => Ok(Self::value(name)),
+            (_, Some(name)) if !name.is_empty() => Ok(Self::value(name)),
             _ => Err(PolicyError::new(
                 format!("{rule}.key"),
                 format!(
                     "{word:?} is none of \"address\", \"user\", \"path\", \"user-agent\" and \"value:…\" with the name of a value of the app's own"
                 ),
             )),
-        }
-    }
-
-    fn to_word(&self) -> String {
-        match self {
-            Self::Address => "address".to_owned(),
-            Self::User => "user".to_owned(),
-            Self::Value(name) => format!("value:{name}"),
         }
     }
 }

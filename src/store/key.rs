@@ -52,6 +52,12 @@ impl<'a> Key<'a> {
         self
     }
 
+    /// Where addresses are kept for the subject of this key.
+    #[cfg(any(feature = "memory", feature = "redis"))]
+    pub(crate) fn known_addresses(&self, kind: &'a str) -> Key<'a> {
+        Key::of_subject(kind, self.subject.clone())
+    }
+
     /// The address that the counter belongs to.
     pub const fn address(&self) -> Option<Address> {
         self.address

@@ -7,12 +7,7 @@ mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-use std::{
-    fmt::Debug,
-    ops::{Deref, DerefMut},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt::Debug, ops::Deref, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -46,6 +41,8 @@ pub type StoreFuture<T> = Answer<Result<T, StoreError>>;
 /// - **Refusing leaves no trace.** An attempt that is refused counts nowhere and extends nothing.
 /// - **Once is enough.** A token that is reserved, failed or cancelled again changes nothing more, so
 ///   every call may be repeated after a reply that was lost.
+/// - **Exceptions.** A slot with [`unless_known`](Slot::unless_known) and an address that is known
+///   stands as [`State::Exempt`](crate::algorithm::State::Exempt): it neither refuses nor is written to.
 /// - **Its own time.** Callers' clocks do not matter.
 /// - **An error is not a permission.** A store that can't decide says so; it never admits instead.
 ///
@@ -60,7 +57,8 @@ pub type StoreFuture<T> = Answer<Result<T, StoreError>>;
 pub trait Store: Debug + Send + Sync + 'static {
     /// Reserves an attempt in all of these counters or in none, and says how each stands.
     ///
-    /// The attempt was admitted if no standing [refuses](Standing::refuses); usage then includes it.
+    /// The attempt was admitted if no standing [refuses](Standing::refuses); usage then includes it,
+    /// where it counts.
     /// It is in flight for `lease`; with a lease of zero it counts at once.
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
 
@@ -144,6 +142,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Slot<'a> {
     /// Which counter.
     pub key: Key<'a>,
@@ -162,12 +161,17 @@ impl<'a> Slot<'a> {
             unless_known: None,
         }
     }
+
+    /// The same counter, in which attempts from this address do not count if it is known.
+    #[must_use]
+    pub const fn unless_known(mut self, known: KnownAddress<'a>) -> Self {
+        self.unless_known = Some(known);
+        self
+    }
 }
 
-/// An address that may be among those that are [kept](Store::remember) under a key.
-///
-/// A store that is spread over several servers has to find both the counter and the addresses in one
-/// step, so their keys must have the same subject and no address.
+/// An address that may be among those that are [kept](Store::remember) for the subject of a counter
+/// which belongs to no address.
 ///
 /// ```
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -180,21 +184,33 @@ impl<'a> Slot<'a> {
 /// store.remember(&key, address, keep).await?;
 ///
 /// let limit = Limit::attempts(100).within(Period::days(1)).build()?;
-/// let mut slot = Slot::new(Key::of_subject("account", &b"alice"[..]), &limit);
-/// slot.unless_known = Some(KnownAddress { key, address, keep });
+/// let slot = Slot::new(Key::of_subject("account", &b"alice"[..]), &limit)
+///     .unless_known(KnownAddress::new("homes", address, keep));
 /// assert_eq!(store.check(&[slot]).await?[0].state, State::Exempt);
 /// # Ok(()) }
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct KnownAddress<'a> {
-    /// Where known addresses are kept.
-    pub key: Key<'a>,
+    /// The kind of key that known addresses are kept under, with the counter's subject.
+    pub kind: &'a str,
     /// The one that may be among them.
     pub address: Address,
     /// Which of them are known: the newest so many, for so long.
     pub keep: KnownAddresses,
+}
+
+impl<'a> KnownAddress<'a> {
+    /// This address, if it is among those that are kept under keys of this kind.
+    pub const fn new(kind: &'a str, address: Address, keep: KnownAddresses) -> Self {
+        Self {
+            kind,
+            address,
+            keep,
+        }
+    }
 }
 
 /// How counters stand, in the order in which they were asked for.
@@ -223,8 +239,9 @@ impl Deref for Standings {
     }
 }
 
-impl DerefMut for Standings {
-    fn deref_mut(&mut self) -> &mut Self::Target {
+impl Standings {
+    #[cfg(any(feature = "memory", feature = "redis"))]
+    pub(crate) fn as_mut(&mut self) -> &mut [Standing] {
         &mut self.0
     }
 }

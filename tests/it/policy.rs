@@ -32,6 +32,21 @@ fn the_strict_one_limits_accounts_and_keeps_their_addresses() {
     assert_eq!(in_words.known_addresses(), Some(KnownAddresses::default()));
     assert!(Policy::default().rule(Rule::ACCOUNT).is_none());
 
+    // It can be had without exceptions, from a file too.
+    let file = r#"{"rules":[{"name":"account","limit":100,"within":"24h","block":"none","exempt_known_addresses":false}]}"#;
+    let policy: Policy = serde_json::from_str(file).unwrap();
+    let rule = Rule::new(
+        Rule::ACCOUNT,
+        [Part::User],
+        limit(100, Period::days(1)).without_block(),
+    );
+    assert_eq!(policy.rule(Rule::ACCOUNT), Some(&rule.unwrap()));
+    assert_eq!(policy.known_addresses(), None);
+    // The order of what a rule counts by does not matter.
+    let file =
+        r#"{"rules":[{"name":"user-address","key":["address","user"],"limit":5,"within":"24h"}]}"#;
+    assert!(serde_json::from_str::<Policy>(file).is_ok());
+
     // What was said of known addresses before stays.
     let kept = KnownAddresses::new(3, Duration::from_secs(86_400)).unwrap();
     let account = in_words.rule(Rule::ACCOUNT).unwrap().clone();
@@ -52,8 +67,8 @@ fn a_bucket_and_a_counter_have_no_block_unless_they_say_so() {
     }
     let usual = [1, 2, 4, 8, 16, 30, 60, 180, 300].map(Duration::from_secs);
     assert_eq!(
-        Limit::backoff(usual).build().unwrap(),
-        Limit::default_backoff()
+        Limit::backoff(usual).build(),
+        Limit::default_backoff().build()
     );
 }
 
@@ -163,6 +178,16 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
             "address.block",
             "twice as long",
         ),
+        (
+            address(limit(5, day).again_within(day)),
+            "address.again_within",
+            "more than one",
+        ),
+        (
+            user(Limit::backoff([no_time, Duration::from_secs(1)])),
+            "user-address.waits",
+            "millisecond",
+        ),
         (user(waits(&[])), "user-address.waits", "1 to 32"),
         (user(waits(&[1; 33])), "user-address.waits", "1 to 32"),
         (user(waits(&[0, 0])), "user-address.waits", "zero"),
@@ -249,7 +274,7 @@ fn unusual() -> Policy {
         .with_rule(
             Rule::new(
                 "bucket",
-                [Part::Address, Part::value(Part::PATH)],
+                [Part::Address, Part::path()],
                 limit(30, Period::minutes(30))
                     .as_token_bucket()
                     .blocked_for(Period::hours(1))
@@ -262,7 +287,7 @@ fn unusual() -> Policy {
         .with_rule(
             Rule::new(
                 "counter",
-                [Part::value(Part::USER_AGENT), Part::Address],
+                [Part::user_agent(), Part::Address],
                 limit(1000, Period::hours(1)).as_sliding_counter(),
             )
             .unwrap(),
@@ -382,7 +407,8 @@ fn every_algorithm_has_words_in_a_file() {
     let limits = |name| policy.rule(name).unwrap().limit().clone();
     assert_eq!(policy.rule("account"), Policy::strict().rule("account"));
     assert_eq!(policy.known_addresses(), Some(KnownAddresses::default()));
-    assert_eq!(limits("user-address"), Limit::default_backoff());
+    let usual = Limit::default_backoff().build().unwrap();
+    assert_eq!(limits("user-address"), usual);
     let waits = Limit::backoff([0, 1, 60].map(Duration::from_secs)).with_jitter(10);
     let waits = waits.forgotten_after(Period::days(2)).build().unwrap();
     assert_eq!(limits("slow"), waits);
@@ -392,8 +418,8 @@ fn every_algorithm_has_words_in_a_file() {
     let counter = limit(10, Period::minutes(1)).as_sliding_counter();
     assert_eq!(limits("door"), counter.build().unwrap());
     let door = policy.rule("door").unwrap();
-    let (path, agent) = (Part::value(Part::PATH), Part::value(Part::USER_AGENT));
-    assert_eq!(door.parts(), [Part::Address, path, agent]);
+    let parts = [Part::Address, Part::path(), Part::user_agent()];
+    assert_eq!(door.parts(), parts);
     let again = limit(5, Period::hours(24)).blocked_for(Period::hours(24));
     let again = again.then_for(Period::days(7)).then_for(Period::Forever);
     assert_eq!(limits("again"), again.build().unwrap());
@@ -428,10 +454,7 @@ fn what_is_wrong_in_a_file_is_said() {
             rule(r#""limit":5,"within":"1h","waits":["1s"]"#),
             "address.waits",
         ),
-        (
-            rule(r#""limit":5,"algorithm":"backoff""#),
-            "address.limit",
-        ),
+        (rule(r#""limit":5,"algorithm":"backoff""#), "address.limit"),
         (rule(r#""algorithm":"leaky-bucket""#), "leaky-bucket"),
         (
             rule(r#""algorithm":"backoff","waits":["forever"]"#),
@@ -441,10 +464,10 @@ fn what_is_wrong_in_a_file_is_said() {
             rule(r#""limit":5,"within":"1h","exempt_known_addresses":true"#),
             "address.exempt_known_addresses",
         ),
+        (rule(r#""limit":5,"within":"1h","block":5"#), "none"),
         (
-            r#"{"rules":[{"name":"account","limit":5,"within":"1h","exempt_known_addresses":false}]}"#
-                .to_owned(),
-            "account.exempt_known_addresses",
+            r#"{"rules":[{"name":"x","key":["value:"],"limit":5,"within":"1h"}]}"#.to_owned(),
+            "value:",
         ),
         (rule(r#""limit":5,"within":"24h","blocks":"1h""#), "blocks"),
         (rule(r#""limit":-5,"within":"24h""#), "-5"),

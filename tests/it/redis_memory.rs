@@ -16,7 +16,7 @@ fn limits() -> [(&'static str, Limit); 4] {
     let words = || Limit::attempts(10_000).within(Period::days(60));
     [
         ("sliding window", words().build().unwrap()),
-        ("back-off", Limit::default_backoff()),
+        ("back-off", Limit::default_backoff().build().unwrap()),
         ("token bucket", words().as_token_bucket().build().unwrap()),
         (
             "sliding-window counter",

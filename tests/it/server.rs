@@ -565,8 +565,7 @@ async fn the_key_is_any_mix_of_what_identifies_a_caller() {
     use tower_login_rate_limit::{Limit, Part, Period};
     let limit = Limit::attempts(2).within(Period::hours(1));
     // The layer finds these two by itself.
-    let parts = [Part::PATH, Part::USER_AGENT].map(Part::value);
-    let parts = [Part::User].into_iter().chain(parts);
+    let parts = [Part::User, Part::path(), Part::user_agent()];
     let rule = Rule::new("mix", parts, limit).unwrap();
     let policy = Policy::default().with_rule(rule);
     let limiter = LoginLimiter::new(policy, MemoryStore::new());
@@ -603,7 +602,7 @@ async fn a_path_is_counted_however_it_is_spelled() {
     use tower_login_rate_limit::{Limit, Part, Period, extract::PeerAddressExtension};
 
     let limiter = || {
-        let parts = [Part::Address, Part::value(Part::PATH)];
+        let parts = [Part::Address, Part::path()];
         let limit = Limit::attempts(2).within(Period::hours(1));
         let rule = Rule::new("door", parts, limit).unwrap();
         LoginLimiter::new(Policy::new([rule]).unwrap(), MemoryStore::new())

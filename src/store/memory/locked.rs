@@ -51,7 +51,7 @@ pub(super) struct Locked<'a> {
     pub(super) keys: SmallVec<[Fingerprint; 4]>,
     /// Where the addresses are that a slot makes an exception for.
     pub(super) known: SmallVec<[Option<Fingerprint>; 4]>,
-    pub(super) shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>,
+    pub(super) shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
     pub(super) room: &'a Room,
     pub(super) now: Millis,
 }
@@ -89,7 +89,7 @@ impl Locked<'_> {
         }
         // One of ours may have been dead, and its room was given back.
         room.take_back(self.new_counters(&standings) - new);
-        for ((slot, standing), key) in slots.iter().zip(&mut *standings).zip(self.keys.clone()) {
+        for ((slot, standing), key) in slots.iter().zip(standings.as_mut()).zip(self.keys.clone()) {
             if standing.state != State::Exempt {
                 let counter = self.shard(&key).counters.get_or_insert(key.bits);
                 *standing = counter.value.admit(slot.limit, token, lease, now);

@@ -86,6 +86,17 @@ impl MemoryStore {
         self
     }
 
+    /// Drops every counter that no longer counts, now. They leave by themselves when room is needed;
+    /// this is for an app that would rather have the memory back.
+    pub fn sweep(&self) {
+        let now = self.clock.now();
+        for i in 0..SHARDS {
+            let mut shard = self.lock_shard(i);
+            shard.counters.drop_expired(now, &self.room);
+            shard.known.drop_expired(now, &self.room);
+        }
+    }
+
     /// How many counters there are, those that no longer count but have not been dropped yet among
     /// them.
     pub fn len(&self) -> usize {
@@ -106,7 +117,10 @@ impl MemoryStore {
             .collect();
         let known: SmallVec<[_; 4]> = slots
             .iter()
-            .map(|slot| Some(self.fingerprints.of(&slot.unless_known.as_ref()?.key)))
+            .map(|slot| {
+                let known = slot.unless_known.as_ref()?;
+                Some(self.fingerprints.of(&slot.key.known_addresses(known.kind)))
+            })
             .collect();
         // Each once and in the same order everywhere, so that no two calls wait for each other.
         let all = keys.iter().chain(known.iter().flatten());
@@ -190,11 +204,7 @@ impl MemoryStore {
             self.searched
                 .compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed);
         if mine.is_ok() {
-            for i in 0..SHARDS {
-                let mut shard = self.lock_shard(i);
-                shard.counters.drop_expired(now, &self.room);
-                shard.known.drop_expired(now, &self.room);
-            }
+            self.sweep();
         }
     }
 }

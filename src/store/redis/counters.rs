@@ -1,6 +1,6 @@
 //! Counters as the scripts take them.
 
-use std::time::Duration;
+use std::{fmt::Write, time::Duration};
 
 use redis::{Cmd, ToRedisArgs};
 
@@ -40,17 +40,17 @@ pub(super) enum Settling<'a> {
 }
 
 /// Those of some counters that a cluster keeps together.
-pub(super) struct Part {
+pub(super) struct Group {
     pub(super) counters: Counters,
     /// Where they stand among all.
     pub(super) slots: Vec<usize>,
 }
 
-impl Part {
+impl Group {
     /// Puts what was said of these counters where it belongs among all.
     pub(super) fn place(&self, standings: &Standings, all: &mut Standings) {
         for (i, standing) in self.slots.iter().zip(&**standings) {
-            all[*i] = *standing;
+            all.as_mut()[*i] = *standing;
         }
     }
 }
@@ -65,7 +65,7 @@ impl Counters {
             of_address: slot.key.address().is_some(),
             limit: slot.limit.clone(),
             exception: slot.unless_known.as_ref().map(|known| Exception {
-                key: scheme.write(&known.key),
+                key: scheme.write(&slot.key.known_addresses(known.kind)),
                 address: known.address,
                 keep: known.keep,
             }),
@@ -95,23 +95,23 @@ impl Counters {
     }
 
     /// As a cluster keeps them, those of an address first.
-    pub(super) fn apart(self) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
+    pub(super) fn apart(self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
         for (slot, counter) in self.0.into_iter().enumerate() {
-            let same_tag = |part: &&mut Part| part.counters.0[0].tag() == counter.tag();
-            match parts.iter_mut().find(same_tag) {
-                Some(part) => {
-                    part.counters.0.push(counter);
-                    part.slots.push(slot);
+            let same_tag = |group: &&mut Group| group.counters.0[0].tag() == counter.tag();
+            match groups.iter_mut().find(same_tag) {
+                Some(group) => {
+                    group.counters.0.push(counter);
+                    group.slots.push(slot);
                 }
-                None => parts.push(Part {
+                None => groups.push(Group {
                     counters: Self(vec![counter]),
                     slots: vec![slot],
                 }),
             }
         }
-        parts.sort_by_key(|part| !part.counters.0[0].of_address);
-        parts
+        groups.sort_by_key(|group| !group.counters.0[0].of_address);
+        groups
     }
 
     /// A call of `reserve.lua`; without a token it only reports.
@@ -225,10 +225,9 @@ fn write_limit(command: &mut Cmd, limit: &Limit, lease: Millis) {
 fn list(numbers: impl Iterator<Item = Option<Millis>>) -> String {
     let mut list = String::new();
     for number in numbers {
-        if !list.is_empty() {
-            list.push(',');
-        }
-        list.push_str(&number.unwrap_or(0).to_string());
+        let comma = if list.is_empty() { "" } else { "," };
+        // Writing to a string can't fail.
+        let _ = write!(list, "{comma}{}", number.unwrap_or(0));
     }
     list
 }

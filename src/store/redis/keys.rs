@@ -53,8 +53,14 @@ impl KeyScheme {
 
     /// 128 bits of a keyed hash, in hexadecimal: nobody finds two names with the same.
     fn digest(&self, key: &Key<'_>) -> String {
-        let digest = blake3::keyed_hash(&self.digest_key, &key.subject);
-        digest.to_hex()[..32].to_owned()
+        let mut hasher = blake3::Hasher::new_keyed(&self.digest_key);
+        // Only where it is the hash tag must it be the same for all kinds. Elsewhere that would show
+        // which keys are of one user.
+        let kind = key.address.map_or("", |_| key.kind);
+        hasher.update(&(kind.len() as u64).to_le_bytes());
+        hasher.update(kind.as_bytes());
+        hasher.update(&key.subject);
+        hasher.finalize().to_hex()[..32].to_owned()
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 pub use self::builder::RedisStoreBuilder;
 use self::{
     connection::{Failure, Link, PATIENCE, RETRY},
-    counters::{Counters, Part, Settling},
+    counters::{Counters, Group, Settling},
     keys::KeyScheme,
     scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
 };
@@ -137,7 +137,7 @@ impl RedisStore {
         &self,
         counters: Counters,
         together: impl AsyncFnOnce(&Counters) -> Result<T, Failure>,
-        apart: impl AsyncFnOnce(Vec<Part>) -> Result<T, StoreError>,
+        apart: impl AsyncFnOnce(Vec<Group>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         if counters.have_one_tag() || !self.shared.is_cluster.load(Ordering::Relaxed) {
             match together(&counters).await {
@@ -160,7 +160,7 @@ impl RedisStore {
         self.together_or(
             counters,
             async |counters| self.ask(token, lease, counters, deadline).await,
-            async |parts| self.ask_apart(token, lease, parts, deadline).await,
+            async |groups| self.ask_apart(token, lease, groups, deadline).await,
         )
         .await
     }
@@ -188,22 +188,22 @@ impl RedisStore {
         }
     }
 
-    /// Asks for one part after the other. A part that comes later is only asked to admit if those
+    /// Asks for one group after the other. One that comes later is only asked to admit if those
     /// before have admitted: whoever is refused by address can't take places away from an account,
     /// not even for a moment.
     async fn ask_apart(
         &self,
         token: Option<Token>,
         lease: Duration,
-        parts: Vec<Part>,
+        groups: Vec<Group>,
         deadline: Instant,
     ) -> Result<Standings, StoreError> {
-        let slots = parts.iter().map(|part| part.slots.len()).sum();
+        let slots = groups.iter().map(|group| group.slots.len()).sum();
         let mut standings = Standings::from_iter(vec![Standing::new(0, 0, State::Clear); slots]);
         let mut asked = token;
         let mut admitted = Vec::new();
-        for part in parts {
-            let answer = self.ask(asked, lease, &part.counters, deadline).await;
+        for group in groups {
+            let answer = self.ask(asked, lease, &group.counters, deadline).await;
             match (answer, asked) {
                 (Err(failure), _) => {
                     if let Some(token) = token {
@@ -212,11 +212,11 @@ impl RedisStore {
                     return Err(failure.error);
                 }
                 (Ok(answer), asking) => {
-                    part.place(&answer, &mut standings);
+                    group.place(&answer, &mut standings);
                     match asking {
                         // From here on only to say how things stand.
                         Some(_) if !answer.admitted() => asked = None,
-                        Some(_) => admitted.push(part),
+                        Some(_) => admitted.push(group),
                         None => {}
                     }
                 }
@@ -225,8 +225,8 @@ impl RedisStore {
         if let (Some(token), None) = (token, asked)
             && !admitted.is_empty()
         {
-            for i in admitted.iter().flat_map(|part: &Part| &part.slots) {
-                standings[*i].take_one_back();
+            for i in admitted.iter().flat_map(|group: &Group| &group.slots) {
+                take_one_back(&mut standings.as_mut()[*i]);
             }
             // It goes on if there is no time to wait for it.
             let _ = timeout_at(deadline, self.take_back(token, admitted)).await;
@@ -234,16 +234,16 @@ impl RedisStore {
         Ok(standings)
     }
 
-    /// Takes an attempt out of parts that had admitted it, also if nobody waits for that. It is said
+    /// Takes an attempt out of groups that had admitted it, also if nobody waits for that. It is said
     /// until it is heard, or the attempt would become a failure when its lease ends: an error must
     /// not lead to a block.
-    fn take_back(&self, token: Token, parts: Vec<Part>) -> tokio::task::JoinHandle<()> {
+    fn take_back(&self, token: Token, groups: Vec<Group>) -> tokio::task::JoinHandle<()> {
         let store = self.clone();
         tokio::spawn(async move {
             let until = Instant::now() + PATIENCE;
-            for part in parts {
+            for group in groups {
                 let cancel = Settling::Cancel(&[token]);
-                let command = || part.counters.settle(cancel, store.now());
+                let command = || group.counters.settle(cancel, store.now());
                 while let Err(_) = store.send(command(), &SETTLE, store.link.deadline()).await
                     && Instant::now() < until
                 {
@@ -270,10 +270,10 @@ impl RedisStore {
                 let value = store.send(command, &SETTLE, deadline).await?;
                 Ok(reply::count("settle.lua", &value)?)
             };
-            let apart = async |parts: Vec<Part>| {
+            let apart = async |groups: Vec<Group>| {
                 let mut settled = Ok(0);
-                for part in parts {
-                    let counters = settle(&part.counters).await;
+                for group in groups {
+                    let counters = settle(&group.counters).await;
                     let counters = counters.map_err(|failure: Failure| failure.error);
                     settled = settled.and_then(|sum| Ok(sum + counters?));
                 }
@@ -296,18 +296,17 @@ impl RedisStore {
             let value = self.send(command, &CLEANUP, deadline).await?;
             Ok(reply::tokens("cleanup.lua", &value)?)
         };
-        let apart = async |parts: Vec<Part>| {
-            // First those with main counters, which come first in their parts as well.
-            let mains_in = |part: &Part| part.slots.iter().filter(|slot| **slot < mains).count();
-            let (with_mains, others): (Vec<_>, Vec<_>) =
-                parts.into_iter().partition(|part| mains_in(part) > 0);
-            let mut tokens = Vec::new();
-            for part in with_mains {
-                let left = clean_up(&part.counters, mains_in(&part)).await;
+        let apart = async |groups: Vec<Group>| {
+            // Main counters come first in their groups as well.
+            let mains_in = |group: &Group| group.slots.iter().filter(|slot| **slot < mains).count();
+            let mut tokens: Vec<_> = token.into_iter().collect();
+            for group in groups.iter().filter(|group| mains_in(group) > 0) {
+                let left = clean_up(&group.counters, mains_in(group)).await;
                 tokens.extend(left.map_err(|failure: Failure| failure.error)?);
             }
-            for part in others {
-                let command = part.counters.settle(Settling::Cancel(&tokens), self.now());
+            for group in &groups {
+                let cancel = Settling::Cancel(&tokens);
+                let command = group.counters.settle(cancel, self.now());
                 let value = self.send(command, &SETTLE, deadline).await;
                 reply::count("settle.lua", &value.map_err(|failure| failure.error)?)?;
             }
@@ -333,6 +332,14 @@ impl RedisStore {
             let answer = store.send(command, &KNOWN_ADDRESSES, deadline).await;
             reply::addresses(&answer.map_err(|failure| failure.error)?)
         })
+    }
+}
+
+/// How a counter stood before an attempt that was admitted and is taken back.
+fn take_one_back(standing: &mut Standing) {
+    if standing.state == State::Clear {
+        standing.usage = standing.usage.saturating_sub(1);
+        standing.thousandths = standing.thousandths.saturating_sub(1000);
     }
 }
 

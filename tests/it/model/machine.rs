@@ -28,6 +28,7 @@ pub fn said(standings: &[Standing]) -> Vec<Answer> {
         State::Blocked { lifts } => {
             Verdict::Blocked(lifts.as_duration().map(|d| d.as_millis() as u64))
         }
+        other => panic!("{other:?}"),
     };
     let answer = |standing: &Standing| Answer {
         usage: standing.usage,

@@ -162,21 +162,18 @@ impl Policy {
         if let Some(user) = who.user {
             let pair = of_address(RULES[1]).and_subject(USER_NAMES[user]);
             slots.push(Slot::new(pair, by_pair));
-            let mut account = Slot::new(Key::of_subject(RULES[2], USER_NAMES[user]), by_account);
-            account.unless_known = Some(KnownAddress {
-                key: homes(user),
-                address,
-                keep: kept(),
-            });
-            slots.push(account);
+            let account = Slot::new(Key::of_subject(RULES[2], USER_NAMES[user]), by_account);
+            slots.push(account.unless_known(KnownAddress::new(HOMES, address, kept())));
         }
         slots
     }
 }
 
-/// Where a user is known to come from.
+/// What the addresses that a user is known to come from are kept under.
+const HOMES: &str = "homes";
+
 pub fn homes(user: usize) -> Key<'static> {
-    Key::of_subject("homes", USER_NAMES[user])
+    Key::of_subject(HOMES, USER_NAMES[user])
 }
 
 pub fn kept() -> KnownAddresses {

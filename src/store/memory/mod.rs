@@ -33,12 +33,14 @@ const SEARCH_EVERY: Millis = 1_000;
 /// Counters in this process' memory: the default, for an app that runs as one process, and for tests.
 ///
 /// Any number of threads may use it. Counters are spread over shards by address, so that an attempt
-/// takes one short lock, and callers from other addresses hardly ever meet.
+/// takes one short lock (up to three with a rule by account), and callers from other addresses hardly
+/// ever meet.
 ///
 /// # Memory
 ///
-/// There are never more counters than the capacity, one million unless set, and a counter never
-/// holds more attempts than its limit. Counters that no longer count are dropped when room is needed;
+/// There are never more counters than the capacity, one million unless set, and a counter hardly ever
+/// holds more attempts than its limit: a token bucket and a sliding-window counter keep 8 failures
+/// beside what is in flight. Counters that no longer count are dropped when room is needed;
 /// nothing runs in the background.
 ///
 /// **A full store refuses new counters rather than forget live ones**: whoever floods it with new

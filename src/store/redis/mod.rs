@@ -63,6 +63,18 @@ use crate::{
 /// by address, as by account, is in another one. There a cluster is asked for the address first and
 /// then, if that admits, for the account; what the one has admitted is taken back if the other refuses.
 /// So nothing is admitted beyond a limit, for one more round trip.
+///
+/// Connections come from redis' own cluster client, with its features `cluster-async` and `bb8`:
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use redis::cluster::ClusterClient;
+/// use tower_login_rate_limit::store::RedisStore;
+///
+/// let client = ClusterClient::new(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
+/// let store = RedisStore::builder().build_with_manager(client)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<dyn Link>,

@@ -102,7 +102,7 @@ impl RedisServer {
         keys.into_iter().zip(ttls).collect()
     }
 
-    /// All commands that were executed, by the server's own statistics, scripts' ones not included.
+    /// How often a command was executed, by the server's own statistics, in scripts too.
     pub fn calls_of(&self, command: &str) -> u64 {
         let stats: String = self.command(&["INFO", "commandstats"]);
         let line = format!("cmdstat_{command}:calls=");

@@ -23,4 +23,5 @@ mod redis_memory;
 mod server;
 mod shutdown;
 mod support;
+mod topology;
 mod users;

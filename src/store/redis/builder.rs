@@ -3,13 +3,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{Client, IntoConnectionInfo, RedisError, aio::ConnectionLike};
+use redis::{RedisError, aio::ConnectionLike};
 
 use super::{
     RedisStore,
-    connection::{Connections, FromPool, OneServer},
+    connection::{Connections, FromPool},
     keys::KeyScheme,
-    scripts,
+    scripts::{self, Script},
+    topology::Topology,
 };
 use crate::{
     clock::Clock,
@@ -87,29 +88,28 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server at a URL and hands it the scripts. Fails if it does not answer.
-    pub async fn connect(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
+    /// Connects to the Redis at a URL and hands it the scripts. Fails if it does not answer. See
+    /// [`RedisStore::connect`] for what URLs look like.
+    pub async fn connect(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
         let store = self.connect_later(url)?;
-        for script in scripts::all() {
+        // To somebody who has not said a password, Redis answers plainly only as long as little is sent.
+        let ping = std::iter::once(redis::cmd("PING"));
+        for command in ping.chain(scripts::all().map(Script::load)) {
             let deadline = store.link.deadline();
-            let loaded = Arc::clone(&store.link).send(script.load(), None, deadline);
-            loaded.await.map_err(|failure| failure.error)?;
+            let answer = Arc::clone(&store.link).send(command, None, deadline);
+            answer.await.map_err(|failure| failure.error)?;
         }
         Ok(store)
     }
 
     /// Like [`connect`](Self::connect), but does not wait for the server: an app may start while
     /// Redis is down. Until it is up, every call gives an error.
-    pub fn connect_later(self, url: impl IntoConnectionInfo) -> Result<RedisStore, StoreError> {
-        let client = Client::open(url).map_err(|error| {
-            StoreError::new(
-                StoreErrorKind::Config,
-                format!(
-                    "not the address of a Redis ({error}): write it like redis://127.0.0.1:6379"
-                ),
-            )
-        })?;
-        self.build_with_manager(OneServer(client))
+    pub fn connect_later(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
+        match Topology::from_url(url.as_ref(), self.deadline)? {
+            Topology::OneServer(manager) => self.build_with_manager(manager),
+            Topology::Cluster(manager) => self.build_with_manager(manager),
+            Topology::Sentinel(manager) => self.build_with_manager(manager),
+        }
     }
 
     /// Takes its connections out of a pool that the app has already. See [`RedisStore::from_pool`].
@@ -121,7 +121,8 @@ impl RedisStoreBuilder {
         self.build_with_manager(FromPool(pool))
     }
 
-    /// Opens connections with a manager of the app's own, of whatever kind they are.
+    /// Opens connections with a manager of the app's own, of whatever kind they are: a client of
+    /// redis' with its feature `bb8` is one.
     pub fn build_with_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
     where
         M: ManageConnection<Error = RedisError>,

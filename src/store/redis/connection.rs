@@ -18,10 +18,7 @@ use std::{
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool, RunError};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, aio::ConnectionLike};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout, timeout_at},
@@ -383,31 +380,6 @@ where
 
     fn has_broken(&self, connection: &mut Self::Connection) -> bool {
         connection.is_broken() || self.manager.has_broken(&mut connection.connection)
-    }
-}
-
-/// Opens connections to one server.
-pub(super) struct OneServer(pub(super) Client);
-
-impl ManageConnection for OneServer {
-    type Connection = MultiplexedConnection;
-    type Error = RedisError;
-
-    async fn connect(&self) -> Result<Self::Connection, RedisError> {
-        // The deadline is ours, and there is one.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let connecting = self.0.get_multiplexed_async_connection_with_config(&config);
-        connecting.await
-    }
-
-    async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), RedisError> {
-        Ok(())
-    }
-
-    fn has_broken(&self, _: &mut Self::Connection) -> bool {
-        false
     }
 }
 

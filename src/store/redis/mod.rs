@@ -6,6 +6,7 @@ mod counters;
 mod keys;
 mod reply;
 mod scripts;
+mod topology;
 
 use std::{
     fmt,
@@ -20,7 +21,7 @@ pub use bb8_redis::bb8;
 pub use redis;
 
 use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{Cmd, IntoConnectionInfo, RedisError, Value, aio::ConnectionLike};
+use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub use self::builder::RedisStoreBuilder;
@@ -64,17 +65,7 @@ use crate::{
 /// then, if that admits, for the account; what the one has admitted is taken back if the other refuses.
 /// So nothing is admitted beyond a limit, for one more round trip.
 ///
-/// Connections come from redis' own cluster client, with its features `cluster-async` and `bb8`:
-///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use redis::cluster::ClusterClient;
-/// use tower_login_rate_limit::store::RedisStore;
-///
-/// let client = ClusterClient::new(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
-/// let store = RedisStore::builder().build_with_manager(client)?;
-/// # Ok(()) }
-/// ```
+/// Only primaries are asked, never replicas.
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<dyn Link>,
@@ -89,9 +80,19 @@ struct Shared {
 }
 
 impl RedisStore {
-    /// Connects to the server at a URL, `redis://[user:password@]host[:port][/db]` or
-    /// `unix:///path/to/redis.sock`. Fails if the server does not answer.
-    pub async fn connect(url: impl IntoConnectionInfo) -> Result<Self, StoreError> {
+    /// Connects to the Redis at a URL. Fails if it does not answer.
+    ///
+    /// | | |
+    /// |---|---|
+    /// | one server | `redis://[user:password@]host[:port][/database]` |
+    /// | through a socket | `unix:///path/to/redis.sock` |
+    /// | a cluster | `redis+cluster://[user:password@]host[:port],host[:port],…` |
+    /// | what Sentinel says | `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]` |
+    ///
+    /// A few servers of a cluster are enough, it tells of the others. User and password are those of
+    /// Redis, also where the hosts are Sentinels. For anything that a URL can't say there is
+    /// [`build_with_manager`](RedisStoreBuilder::build_with_manager).
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
         Self::builder().connect(url).await
     }
 

@@ -3,6 +3,7 @@
 pub mod oracle;
 mod proxy;
 mod redis_cluster;
+mod redis_sentinel;
 mod redis_server;
 pub mod server;
 
@@ -17,6 +18,7 @@ use tower_login_rate_limit::{
 
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
+pub use redis_sentinel::RedisSentinel;
 pub use redis_server::RedisServer;
 
 /// When tests that set the clock begin: a real date, so that numbers have their real size.

@@ -175,7 +175,7 @@ impl Drop for RedisServer {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     // The nodes of a cluster talk to each other on a port that is higher by 10,000.
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

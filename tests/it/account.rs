@@ -14,10 +14,10 @@ use http::{HeaderName, Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_login_rate_limit::{
     Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Part, Period, Policy,
-    ReserveError, Rule,
+    ReserveError, Rule, Token,
     algorithm::State,
     extract::{Header, PeerAddressExtension},
-    store::{MemoryStore, RedisStore, Store},
+    store::{Key, MemoryStore, RedisStore, Slot, Store},
 };
 
 use crate::support::{
@@ -348,5 +348,44 @@ async fn a_server_of_a_cluster_that_hangs_leaves_no_failures_behind() {
             keys.sum::<usize>() == 0
         })
         .await;
+    }
+}
+
+/// What a store promises of cleaning up, with counters in two places and main ones in none or both.
+#[tokio::test]
+async fn cleaning_up_keeps_its_word_everywhere() {
+    let (_redis, _cluster, stores) = everywhere().await;
+    let limit = Limit::attempts(5).within(Period::hours(1)).build().unwrap();
+    let home = Key::of_address(HOME.parse().unwrap(), "test");
+    let slots = [
+        Slot::new(home, &limit),
+        Slot::new(Key::of_subject("test", &b"somebody"[..]), &limit),
+    ];
+    for (name, store) in stores {
+        let usage = async || {
+            let standings = store.check(&slots).await.unwrap();
+            (standings[0].usage, standings[1].usage)
+        };
+        let lease = Duration::from_secs(30);
+        let token = Token::new();
+        store.reserve(token, lease, &slots).await.unwrap();
+        assert_eq!(usage().await, (1, 1), "{name}");
+        store.cleanup(Some(token), &[], &slots).await.unwrap();
+        assert_eq!(usage().await, (0, 0), "{name}: none");
+
+        store.reserve(token, lease, &slots).await.unwrap();
+        let failed = Token::new();
+        store.reserve(failed, Duration::ZERO, &slots).await.unwrap();
+        store
+            .cleanup(Some(token), &slots[1..], &slots[..1])
+            .await
+            .unwrap();
+        assert_eq!(usage().await, (0, 0), "{name}: the account's");
+
+        store.reserve(failed, Duration::ZERO, &slots).await.unwrap();
+        store.reserve(token, lease, &slots).await.unwrap();
+        store.cleanup(None, &slots, &[]).await.unwrap();
+        assert_eq!(usage().await, (1, 1), "{name}: both, but what is in flight");
+        store.cancel(token, &slots).await.unwrap();
     }
 }

@@ -186,19 +186,28 @@ impl RedisStore {
         counters: &Counters,
         deadline: Instant,
     ) -> Result<Standings, Failure> {
-        let now = self.now();
-        let command = counters.reserve(token, lease, now);
+        let command = counters.reserve(token, lease, self.now());
+        // After an error nobody will check a password, so the attempt must not become a failure.
+        let cancel = || Some(self.cancel(token?, counters));
         match self.send(command, &RESERVE, deadline).await {
-            Ok(value) => Ok(reply::standings(&value, token, counters.len())?),
+            Ok(value) => {
+                let standings = reply::standings(&value, token, counters.len());
+                if standings.is_err() {
+                    drop(self.say_until_heard(cancel().into_iter().collect()));
+                }
+                Ok(standings?)
+            }
             Err(mut failure) => {
-                // Nobody will check a password for it, so it must not become a failure.
-                if let (Some(token), Some(send)) = (token, failure.afterthought.take()) {
-                    let command = counters.settle(Settling::Cancel(&[token]), now);
-                    send(command, &SETTLE);
+                if let (Some(cancel), Some(send)) = (cancel(), failure.afterthought.take()) {
+                    send(cancel, &SETTLE);
                 }
                 Err(failure)
             }
         }
+    }
+
+    fn cancel(&self, token: Token, counters: &Counters) -> Cmd {
+        counters.settle(Settling::Cancel(&[token]), self.now())
     }
 
     /// Asks for one group after the other. One that comes later is only asked to admit if those
@@ -214,52 +223,44 @@ impl RedisStore {
         let slots = groups.iter().map(|group| group.slots.len()).sum();
         let mut standings = Standings::from_iter(vec![Standing::new(0, 0, State::Clear); slots]);
         let mut asked = token;
-        let mut admitted = Vec::new();
+        // What takes the attempt out of those that have admitted it, and where those stand.
+        let (mut take_back, mut admitted) = (Vec::new(), Vec::new());
         for group in groups {
             let answer = self.ask(asked, lease, &group.counters, deadline).await;
-            match (answer, asked) {
-                (Err(failure), _) => {
-                    if let Some(token) = token {
-                        drop(self.take_back(token, admitted));
-                    }
-                    return Err(failure.error);
+            let answer = answer.map_err(|failure| {
+                drop(self.say_until_heard(take_back.clone()));
+                failure.error
+            })?;
+            group.place(&answer, &mut standings);
+            match asked {
+                Some(token) if answer.admitted() => {
+                    take_back.push(self.cancel(token, &group.counters));
+                    admitted.extend(group.slots);
                 }
-                (Ok(answer), asking) => {
-                    group.place(&answer, &mut standings);
-                    match asking {
-                        // From here on only to say how things stand.
-                        Some(_) if !answer.admitted() => asked = None,
-                        Some(_) => admitted.push(group),
-                        None => {}
-                    }
-                }
+                // From here on only to say how things stand.
+                _ => asked = None,
             }
         }
-        if let (Some(token), None) = (token, asked)
-            && !admitted.is_empty()
-        {
-            for i in admitted.iter().flat_map(|group: &Group| &group.slots) {
-                take_one_back(&mut standings.as_mut()[*i]);
+        if token != asked && !take_back.is_empty() {
+            for i in admitted {
+                take_one_back(&mut standings.as_mut()[i]);
             }
             // It goes on if there is no time to wait for it.
-            let _ = timeout_at(deadline, self.take_back(token, admitted)).await;
+            let _ = timeout_at(deadline, self.say_until_heard(take_back)).await;
         }
         Ok(standings)
     }
 
-    /// Takes an attempt out of groups that had admitted it, also if nobody waits for that. It is said
-    /// until it is heard, or the attempt would become a failure when its lease ends: an error must
-    /// not lead to a block.
-    fn take_back(&self, token: Token, groups: Vec<Group>) -> tokio::task::JoinHandle<()> {
+    /// Settles attempts that had been admitted and were not to be, also if nobody waits for that. It is
+    /// said until it is heard, or they would become failures when their leases end: an error must not
+    /// lead to a block.
+    fn say_until_heard(&self, settling: Vec<Cmd>) -> tokio::task::JoinHandle<()> {
         let store = self.clone();
         tokio::spawn(async move {
             let until = Instant::now() + PATIENCE;
-            for group in groups {
-                let cancel = Settling::Cancel(&[token]);
-                let command = || group.counters.settle(cancel, store.now());
-                while let Err(_) = store.send(command(), &SETTLE, store.link.deadline()).await
-                    && Instant::now() < until
-                {
+            for command in settling {
+                let say = || store.send(command.clone(), &SETTLE, store.link.deadline());
+                while say().await.is_err() && Instant::now() < until {
                     sleep(RETRY).await;
                 }
             }
@@ -317,7 +318,12 @@ impl RedisStore {
                 let left = clean_up(&group.counters, mains_in(group)).await;
                 tokens.extend(left.map_err(|failure: Failure| failure.error)?);
             }
+            let mains = groups.iter().filter(|group| mains_in(group) > 0).count();
             for group in &groups {
+                // What left the only one with main counters has left it altogether.
+                if mains == 1 && mains_in(group) > 0 {
+                    continue;
+                }
                 let cancel = Settling::Cancel(&tokens);
                 let command = group.counters.settle(cancel, self.now());
                 let value = self.send(command, &SETTLE, deadline).await;

@@ -1,4 +1,4 @@
-//! What the layer has to say to whoever runs it, in one place. Without the feature `tracing` it says
+//! What the crate has to say to whoever runs it, in one place. Without the feature `tracing` it says
 //! nothing, and the rest of the crate does not notice. Users are never named.
 
 #[cfg(feature = "tracing")]
@@ -58,6 +58,15 @@ mod emit {
         });
     }
 
+    /// Something about a Redis that works.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_should_change(warning: &str) {
+        tracing::warn!(
+            warning,
+            "a redis that keeps login attempts is not set up well"
+        );
+    }
+
     /// Somebody said it when the attempt was over.
     pub(crate) fn said_late(outcome: Outcome) {
         tracing::warn!(
@@ -86,8 +95,12 @@ mod emit {
     pub(crate) const fn denied(_: &Denial, _: bool) {}
     pub(crate) const fn not_settled(_: &StoreError) {}
     pub(crate) const fn unsaid(_: &Once, _: Outcome) {}
+    #[cfg(feature = "redis")]
+    pub(crate) const fn redis_should_change(_: &str) {}
     pub(crate) const fn said_late(_: Outcome) {}
     pub(crate) const fn said_twice(_: Outcome, _: Outcome) {}
 }
 
+#[cfg(feature = "redis")]
+pub(crate) use emit::redis_should_change;
 pub(crate) use emit::{denied, not_settled, said_late, said_twice, unsaid};

@@ -98,7 +98,9 @@ impl Rule {
     pub const ADDRESS: &'static str = "address";
     /// The name of the rule that counts by user and address together.
     pub const USER_ADDRESS: &'static str = "user-address";
-    /// The name of the rule that counts by user, all addresses together.
+    /// The name of the rule that counts by user, all addresses together. To leave out the user's known
+    /// addresses, as [`Policy::with_account_limit`](crate::Policy::with_account_limit) and files do, say
+    /// [`exempting_known_addresses`](Self::exempting_known_addresses).
     pub const ACCOUNT: &'static str = "account";
 
     /// A rule of the app's own.

@@ -87,6 +87,11 @@ async fn an_address_that_is_none_is_said_to_be_none() {
         ("redis+cluster://", "empty"),
         ("redis+cluster://a,,b", "empty"),
         ("redis+cluster://secret%ff@a", "UTF-8"),
+        ("redis+cluster://a/5", "no path"),
+        ("redis+cluster://u:1/secret@a", "%2F"),
+        ("redis+cluster://a?x=1", "%3F"),
+        ("redis+sentinel://a/name/-1", "number"),
+        ("redis+sentinel://u:1/secret@h/m", "%2F"),
         ("redis+sentinel://a,b", "name"),
         ("redis+sentinel://a,b/", "name"),
         ("redis+sentinel://a,b/name/x", "number"),
@@ -97,6 +102,70 @@ async fn an_address_that_is_none_is_said_to_be_none() {
         assert!(error.to_string().contains(word), "{url}: {error}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
+}
+
+/// A server that accepts connections and never says a word, as a host may that is about to die.
+#[tokio::test]
+async fn a_silent_server_among_several_does_not_hold_up_the_others() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap();
+    let sentinel = RedisSentinel::start();
+    let url = sentinel.url().replace("://", &format!("://{silent},"));
+    let store = RedisStore::connect(url).await.unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    fail(&limiter, ip(HOME), "user", 1).await;
+
+    let cluster = RedisCluster::start();
+    let url = format!(
+        "redis+cluster://{silent},127.0.0.1:{}",
+        cluster.nodes[0].port()
+    );
+    // Opening takes as long as it takes to find out; nobody waits for that but who connects first.
+    let builder = RedisStore::builder().deadline(Duration::from_millis(900));
+    let limiter = LoginLimiter::new(Policy::default(), builder.connect_later(url).unwrap());
+    let started = Instant::now();
+    while let Err(error) = limiter.check(ip(HOME)).await {
+        assert!(started.elapsed() < Duration::from_secs(30), "{error}");
+    }
+}
+
+/// One server of a cluster hangs. Callers whose counters are elsewhere do not notice for long, and
+/// connections are not opened again and again.
+#[tokio::test]
+async fn a_hanging_server_of_a_cluster_does_not_take_the_others_down() {
+    let cluster = RedisCluster::start();
+    let store = RedisStore::builder().build_with_manager(cluster.client());
+    let limiter = LoginLimiter::new(Policy::default(), store.unwrap());
+    let addresses: Vec<_> = (0..30).map(|i| ip(&format!("192.0.2.{i}"))).collect();
+    for address in &addresses {
+        limiter.check(*address).await.unwrap();
+    }
+    let opened = || -> u64 {
+        let info: String = cluster.nodes[1].command(&["INFO", "stats"]);
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().parse().unwrap()
+    };
+    let before = opened();
+    cluster.nodes[0].pause();
+    let mut answered = 0;
+    for round in 0..5 {
+        let asked: Vec<_> = (addresses.iter())
+            .map(|address| {
+                let (limiter, address) = (limiter.clone(), *address);
+                tokio::spawn(async move { limiter.check(address).await.is_ok() })
+            })
+            .collect();
+        for asked in asked {
+            answered += usize::from(asked.await.unwrap() && round > 0);
+        }
+    }
+    let opened = opened() - before;
+    cluster.nodes[0].resume();
+    // Two thirds of the addresses are elsewhere.
+    assert!(answered > 40, "{answered} of about 80 were answered");
+    assert!(opened < 60, "{opened} connections were opened");
 }
 
 /// The primary is killed, and Sentinel makes a replica the primary. The app goes on by itself, and what
@@ -126,4 +195,39 @@ async fn sentinel_names_a_new_primary() {
         }
     }
     assert_eq!(guesses, 1, "{refusal:?}");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_not_fit_is_said_to_be_so() {
+    let redis = RedisServer::start_with(&["--maxmemory", "100mb"]);
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    assert!(store.health().await.unwrap().warnings.is_empty());
+    let _: () = redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let warnings = store.health().await.unwrap().warnings;
+    assert!(warnings[0].contains("noeviction"), "{warnings:?}");
+
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &redis.port()]);
+    let error = RedisStore::connect(replica.url()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Config);
+    assert!(error.to_string().contains("primary"), "{error}");
+
+    // Somebody who may not look is believed.
+    let acl = [
+        "ACL", "SETUSER", "app", "on", ">pass", "~*", "+@all", "-info",
+    ];
+    let _: () = redis.command(&acl);
+    let url = format!("redis://app:pass@127.0.0.1:{}", redis.port());
+    let store = RedisStore::connect(url).await.unwrap();
+    let warnings = store.health().await.unwrap().warnings;
+    assert!(warnings[0].contains("permission"), "{warnings:?}");
+
+    // A cluster is looked at server by server.
+    let cluster = RedisCluster::start();
+    let _: () = cluster.nodes[1].command(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let _: () = cluster.nodes[1].command(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    let warnings = cluster.store().health().await.unwrap().warnings;
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}");
+    };
+    assert!(warning.contains(&cluster.nodes[1].port()), "{warning}");
 }

@@ -9,11 +9,12 @@ use super::{
     RedisStore,
     connection::{Connections, FromPool},
     keys::KeyScheme,
-    scripts::{self, Script},
+    scripts,
     topology::Topology,
 };
 use crate::{
     clock::Clock,
+    events,
     store::{StoreError, StoreErrorKind},
 };
 
@@ -88,16 +89,18 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the Redis at a URL and hands it the scripts. Fails if it does not answer. See
-    /// [`RedisStore::connect`] for what URLs look like.
+    /// Connects to the Redis at a URL, looks at its [health](RedisStore::health) and hands it the
+    /// scripts. Fails if it does not answer or can't be used. See [`RedisStore::connect`] for what URLs
+    /// look like.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
         let store = self.connect_later(url)?;
-        // To somebody who has not said a password, Redis answers plainly only as long as little is sent.
-        let ping = std::iter::once(redis::cmd("PING"));
-        for command in ping.chain(scripts::all().map(Script::load)) {
+        for warning in store.health().await?.warnings {
+            events::redis_should_change(&warning);
+        }
+        for script in scripts::all() {
             let deadline = store.link.deadline();
-            let answer = Arc::clone(&store.link).send(command, None, deadline);
-            answer.await.map_err(|failure| failure.error)?;
+            let loaded = Arc::clone(&store.link).send(script.load(), None, deadline);
+            loaded.await.map_err(|failure| failure.error)?;
         }
         Ok(store)
     }

@@ -11,7 +11,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Poll,
     time::Duration,
@@ -35,19 +35,23 @@ type Answer = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
 /// A command that was not answered as it should.
 pub(super) struct Failure {
     pub(super) error: StoreError,
-    /// If the command may still be carried out: sends another one behind it, on the same connection,
-    /// on which commands keep their order.
+    /// Whether the command may have been carried out, or may still be.
+    pub(super) was_sent: bool,
+    /// If it may still be: sends another one behind it, on the same connection, on which commands
+    /// to one server keep their order. Says whether that was answered.
     pub(super) afterthought: Option<Afterthought>,
     /// Whether the server keeps the keys of the command in different places.
     pub(super) is_cross_slot: bool,
 }
 
-type Afterthought = Box<dyn FnOnce(Cmd, &'static Script) + Send>;
+type Afterthought =
+    Box<dyn FnOnce(Cmd, &'static Script) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send>;
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self {
             error,
+            was_sent: false,
             afterthought: None,
             is_cross_slot: false,
         }
@@ -122,31 +126,41 @@ where
     ) -> Result<Value, Failure> {
         // After a restart all connections of the pool are dead, and one more call finds a new one.
         let mut tries = self.size + 1;
+        let mut was_sent = false;
         loop {
-            let mut link = match timeout_at(deadline, self.checkout()).await {
-                Ok(link) => link.map_err(|error| self.explain(&error))?,
-                Err(_) => return Err(self.no_connection_in_time().into()),
+            let failed = |error| Failure {
+                was_sent,
+                ..Failure::from(error)
             };
+            let mut link = match timeout_at(deadline, self.checkout()).await {
+                Ok(link) => link.map_err(|error| failed(self.explain(&error)))?,
+                Err(_) => return Err(failed(self.no_connection_in_time())),
+            };
+            was_sent = true;
             let answer = link.exchange(&command, script);
             let Ok(answer) = timeout_at(deadline, answer).await else {
                 self.suspect(&link);
                 return Err(Failure {
-                    error: self.no_answer_in_time(),
+                    was_sent,
                     afterthought: Some(link.afterthought()),
-                    is_cross_slot: false,
+                    ..self.no_answer_in_time().into()
                 });
             };
             tries -= 1;
-            link.is_suspect.store(false, Ordering::Relaxed);
+            link.answers.fetch_add(1, Ordering::Relaxed);
             match answer {
                 Ok(value) => return Ok(value),
                 // Every command of ours may be repeated: a reply that was lost counts once.
                 Err(error) if is_of_the_connection(&error) => {
                     link.mark_broken();
                     if tries == 0 {
-                        return Err(self.explain(&error).into());
+                        return Err(Failure {
+                            was_sent,
+                            ..self.explain(&error).into()
+                        });
                     }
                 }
+                // The server has refused it.
                 Err(error) => {
                     let kind = error.kind();
                     return Err(Failure {
@@ -159,23 +173,29 @@ where
     }
 
     /// A connection that did not answer in time may be a black hole, or the server is slow, or one of
-    /// a cluster's is. It is given up as soon as another one can be opened; until then it is better
-    /// than none, and those who wait for an answer on it may get one.
+    /// a cluster's is. It is given up if another one can be opened and nothing at all has come back on
+    /// it by then; until then it is better than none.
     fn suspect(&self, link: &SharedConnection<M::Connection>) {
-        if link.is_suspect.swap(true, Ordering::Relaxed) {
+        if link.is_watched.swap(true, Ordering::Relaxed) {
             return;
         }
         let (link, manager, deadline) = (link.clone(), Arc::clone(&self.manager), self.deadline);
         tokio::spawn(async move {
             let until = Instant::now() + PATIENCE;
-            while link.is_suspect.load(Ordering::Relaxed) && Instant::now() < until {
-                match timeout(deadline, manager.connect()).await {
-                    Ok(Ok(_)) => return link.mark_broken(),
-                    _ => sleep(deadline.min(RETRY)).await,
+            let answers = link.answers.load(Ordering::Relaxed);
+            let is_silent = || link.answers.load(Ordering::Relaxed) == answers;
+            while is_silent() && Instant::now() < until {
+                match timeout(time_to_connect(deadline), manager.connect()).await {
+                    Ok(Ok(_)) if is_silent() => link.mark_broken(),
+                    Ok(Ok(_)) => {}
+                    _ => {
+                        sleep(RETRY).await;
+                        continue;
+                    }
                 }
+                break;
             }
-            // Whoever suspects it next looks again.
-            link.is_suspect.store(false, Ordering::Relaxed);
+            link.is_watched.store(false, Ordering::Relaxed);
         });
     }
 
@@ -252,6 +272,12 @@ where
     }
 }
 
+/// How long a connection may take to open. Callers wait for it no longer than for anything else; but
+/// where several servers are asked and one is silent, finding that out takes some of the time.
+fn time_to_connect(deadline: Duration) -> Duration {
+    deadline.max(Duration::from_secs(1))
+}
+
 /// Whether the connection, not the command, is what failed: it broke, or it leads to a server that is
 /// not the one to ask (any more), so that a new one may lead elsewhere.
 fn is_of_the_connection(error: &RedisError) -> bool {
@@ -270,8 +296,10 @@ fn is_of_the_connection(error: &RedisError) -> bool {
 pub(super) struct SharedConnection<C> {
     connection: C,
     broken: Arc<AtomicBool>,
-    /// Whether it did not answer the last time, and a task looks whether another one can be opened.
-    is_suspect: Arc<AtomicBool>,
+    /// How often something came back on it.
+    answers: Arc<AtomicU64>,
+    /// Whether a task looks what is the matter with it.
+    is_watched: Arc<AtomicBool>,
 }
 
 impl<C: ConnectionLike> SharedConnection<C> {
@@ -296,10 +324,10 @@ impl<C: ConnectionLike> SharedConnection<C> {
 impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
     fn afterthought(mut self) -> Afterthought {
         Box::new(move |command, script| {
-            tokio::spawn(async move {
-                // Nobody waits for it, and nothing more could be done.
-                let _ = timeout(PATIENCE, self.exchange(&command, Some(script))).await;
-            });
+            Box::pin(async move {
+                let answer = timeout(PATIENCE, self.exchange(&command, Some(script))).await;
+                matches!(answer, Ok(Ok(_)))
+            })
         })
     }
 }
@@ -346,10 +374,11 @@ where
     async fn connect(&self) -> Result<Self::Connection, RedisError> {
         // Whatever the manager does about it: a server that accepts and says nothing must not keep
         // the pool's only place.
-        let connected = match timeout(self.deadline, self.manager.connect()).await {
+        let time = time_to_connect(self.deadline);
+        let connected = match timeout(time, self.manager.connect()).await {
             Ok(connected) => connected,
             Err(_) => {
-                let within = Period::Of(self.deadline);
+                let within = Period::Of(time);
                 let message = format!("no connection within {within}");
                 Err(io::Error::new(io::ErrorKind::TimedOut, message).into())
             }
@@ -358,7 +387,8 @@ where
             Ok(connection) => Ok(SharedConnection {
                 connection,
                 broken: Arc::default(),
-                is_suspect: Arc::default(),
+                answers: Arc::default(),
+                is_watched: Arc::default(),
             }),
             Err(error) => {
                 let mut last = self

@@ -3,6 +3,7 @@
 mod builder;
 mod connection;
 mod counters;
+mod health;
 mod keys;
 mod reply;
 mod scripts;
@@ -24,14 +25,14 @@ use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 use tokio::time::{Instant, sleep, timeout_at};
 
-pub use self::builder::RedisStoreBuilder;
+pub use self::{builder::RedisStoreBuilder, health::Health};
 use self::{
     connection::{Failure, Link, PATIENCE, RETRY},
     counters::{Counters, Group, Settling},
     keys::KeyScheme,
     scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
 };
-use super::{Key, Slot, Standings, Store, StoreError, StoreFuture};
+use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::{
     Address, KnownAddresses, Token,
     algorithm::{Millis, Standing, State},
@@ -112,6 +113,36 @@ impl RedisStore {
     /// Begins a store with settings of its own.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
+    }
+
+    /// Whether Redis answers and can keep counters, for a readiness probe, and what should be changed
+    /// about it. [`connect`](Self::connect) looks too, and logs the warnings (feature `tracing`).
+    ///
+    /// # Errors
+    ///
+    /// It does not answer, it is too old, or it is a replica. A Redis that does not let its user ask for
+    /// `INFO` is taken to be fit, with a warning.
+    pub async fn health(&self) -> Result<Health, StoreError> {
+        let deadline = self.link.deadline();
+        // To somebody who has not said a password, this is the first to be refused.
+        let ping = Arc::clone(&self.link).send(redis::cmd("PING"), None, deadline);
+        ping.await.map_err(|failure| failure.error)?;
+        let info = Arc::clone(&self.link).send(redis::cmd("INFO"), None, deadline);
+        let health = match info.await {
+            Ok(info) => Health::read(&info).ok_or_else(|| reply::unexpected("INFO", &info))?,
+            Err(failure) if failure.error.kind() == StoreErrorKind::Server => Health {
+                warnings: vec![format!("its settings can't be seen: {}", failure.error)],
+                faults: Vec::new(),
+            },
+            Err(failure) => return Err(failure.error),
+        };
+        match health.faults.is_empty() {
+            true => Ok(health),
+            false => Err(StoreError::new(
+                StoreErrorKind::Config,
+                format!("redis can't be used so: {}", health.faults.join("; ")),
+            )),
+        }
     }
 
     fn new(link: Arc<dyn Link>, keys: KeyScheme, clock: Option<Box<dyn Clock>>) -> Self {
@@ -198,8 +229,17 @@ impl RedisStore {
                 Ok(standings?)
             }
             Err(mut failure) => {
-                if let (Some(cancel), Some(send)) = (cancel(), failure.afterthought.take()) {
-                    send(cancel, &SETTLE);
+                if let Some(cancel) = cancel().filter(|_| failure.was_sent) {
+                    let (store, behind) = (self.clone(), failure.afterthought.take());
+                    tokio::spawn(async move {
+                        let heard = match behind {
+                            Some(send) => send(cancel.clone(), &SETTLE).await,
+                            None => false,
+                        };
+                        if !heard {
+                            let _ = store.say_until_heard(vec![cancel]).await;
+                        }
+                    });
                 }
                 Err(failure)
             }
@@ -258,10 +298,12 @@ impl RedisStore {
         let store = self.clone();
         tokio::spawn(async move {
             let until = Instant::now() + PATIENCE;
+            let mut pause = RETRY;
             for command in settling {
                 let say = || store.send(command.clone(), &SETTLE, store.link.deadline());
                 while say().await.is_err() && Instant::now() < until {
-                    sleep(RETRY).await;
+                    sleep(pause).await;
+                    pause = (pause * 2).min(RETRY * 50);
                 }
             }
         })

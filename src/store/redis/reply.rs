@@ -122,7 +122,7 @@ pub(super) fn addresses(reply: &Value) -> Result<Vec<Address>, StoreError> {
     .ok_or_else(|| unexpected("known_addresses.lua", reply))
 }
 
-fn unexpected(script: &str, reply: &Value) -> StoreError {
+pub(super) fn unexpected(script: &str, reply: &Value) -> StoreError {
     let mut shown = format!("{reply:?}");
     if let Some((end, _)) = shown.char_indices().nth(200) {
         shown.truncate(end);

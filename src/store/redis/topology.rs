@@ -5,13 +5,13 @@ use std::time::Duration;
 use bb8_redis::bb8::ManageConnection;
 use percent_encoding::percent_decode_str;
 use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ErrorKind, RedisConnectionInfo, RedisError,
     aio::MultiplexedConnection,
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
     sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
 };
-use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -25,18 +25,20 @@ pub(super) enum Topology {
 impl Topology {
     pub(super) fn from_url(url: &str, deadline: Duration) -> Result<Self, StoreError> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-        let topology = match scheme {
+        match scheme {
             "redis+cluster" => {
-                let servers = Servers::read(rest)?;
-                Cluster::new(servers, deadline).map(Self::Cluster)
+                let cluster = Cluster::new(Servers::read(rest)?, deadline)?;
+                Ok(Self::Cluster(cluster))
             }
             "redis+sentinel" => {
-                let servers = Servers::read(rest)?;
-                Sentinel::new(servers)?.map(Self::Sentinel)
+                let sentinel = Sentinel::new(Servers::read(rest)?)?;
+                Ok(Self::Sentinel(sentinel))
             }
-            _ => Client::open(url).map(|client| Self::OneServer(OneServer(client))),
-        };
-        topology.map_err(|error| cant_be(&error.to_string()))
+            _ => match Client::open(url) {
+                Ok(client) => Ok(Self::OneServer(OneServer(client))),
+                Err(error) => Err(cant_be(&error.to_string())),
+            },
+        }
     }
 }
 
@@ -64,6 +66,15 @@ impl Servers {
             Some((authority, path)) => (authority, Some(path.to_owned())),
             None => (rest, None),
         };
+        let in_path = |c: char| path.as_deref().is_some_and(|path| path.contains(c));
+        if in_path('@') {
+            return Err(cant_be("a / in a user or password must be written as %2F"));
+        }
+        if rest.contains(['?', '#']) {
+            return Err(cant_be(
+                "? and # mean nothing here; in a password write %3F and %23",
+            ));
+        }
         let (user, password, hosts) = match authority.rsplit_once('@') {
             Some((credentials, hosts)) => {
                 let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
@@ -124,7 +135,10 @@ impl ManageConnection for OneServer {
 pub(super) struct Cluster(ClusterClient);
 
 impl Cluster {
-    fn new(servers: Servers, deadline: Duration) -> Result<Self, RedisError> {
+    fn new(servers: Servers, deadline: Duration) -> Result<Self, StoreError> {
+        if servers.path.is_some_and(|path| !path.is_empty()) {
+            return Err(cant_be("a cluster has one database, and no path"));
+        }
         let mut client = ClusterClient::builder(servers.urls).connection_timeout(deadline);
         if let Some(user) = servers.user {
             client = client.username(user);
@@ -132,7 +146,10 @@ impl Cluster {
         if let Some(password) = servers.password {
             client = client.password(password);
         }
-        client.build().map(Self)
+        let client = client.build();
+        client
+            .map(Self)
+            .map_err(|error| cant_be(&error.to_string()))
     }
 }
 
@@ -154,28 +171,28 @@ impl ManageConnection for Cluster {
 }
 
 /// Opens connections to the server that is the primary by Sentinel's word.
-pub(super) struct Sentinel(Mutex<SentinelClient>);
+pub(super) struct Sentinel {
+    sentinels: Vec<String>,
+    name: String,
+    redis: SentinelNodeConnectionInfo,
+}
 
 impl Sentinel {
-    fn new(servers: Servers) -> Result<Result<Self, RedisError>, StoreError> {
+    fn new(servers: Servers) -> Result<Self, StoreError> {
         let path = servers.path.as_deref().unwrap_or_default();
         let (name, database) = path.split_once('/').unwrap_or((path, "0"));
-        if name.is_empty() {
-            return Err(cant_be(
-                "the name that Sentinel knows the primary by is missing",
-            ));
-        }
-        let database = database
+        let name = decoded(name)?
+            .ok_or_else(|| cant_be("the name that Sentinel knows the primary by is missing"))?;
+        let database: u32 = database
             .parse()
             .map_err(|_| cant_be("what stands behind the name must be a database's number"))?;
-        let mut redis = RedisConnectionInfo::default().set_db(database);
+        let mut redis = RedisConnectionInfo::default().set_db(database.into());
         if let Some(user) = servers.user {
             redis = redis.set_username(user);
         }
         if let Some(password) = servers.password {
             redis = redis.set_password(password);
         }
-        let node = SentinelNodeConnectionInfo::default().set_redis_connection_info(redis);
         // A Sentinel listens elsewhere than a Redis.
         let sentinels = servers.urls.into_iter().map(|url| {
             let has_port = url.rsplit_once(':').is_some_and(|(_, port)| {
@@ -187,15 +204,23 @@ impl Sentinel {
                 format!("{url}:26379")
             }
         });
-        let sentinels: Vec<_> = sentinels.collect();
-        for sentinel in &sentinels {
-            if let Err(error) = sentinel.as_str().into_connection_info() {
-                return Ok(Err(error));
-            }
+        let this = Self {
+            sentinels: sentinels.collect(),
+            name,
+            redis: SentinelNodeConnectionInfo::default().set_redis_connection_info(redis),
+        };
+        for sentinel in &this.sentinels {
+            let client = this.client(sentinel);
+            client.map_err(|error| cant_be(&error.to_string()))?;
         }
+        Ok(this)
+    }
+
+    /// One that asks this Sentinel alone.
+    fn client(&self, sentinel: &str) -> Result<SentinelClient, RedisError> {
+        let (name, redis) = (self.name.clone(), Some(self.redis.clone()));
         let primary = SentinelServerType::Master;
-        let client = SentinelClient::build(sentinels, name.to_owned(), Some(node), primary);
-        Ok(client.map(|client| Self(Mutex::new(client))))
+        SentinelClient::build(vec![sentinel], name, redis, primary)
     }
 }
 
@@ -203,11 +228,28 @@ impl ManageConnection for Sentinel {
     type Connection = MultiplexedConnection;
     type Error = RedisError;
 
+    /// Asks all of them at once, and believes the first who leads to a primary: one that is silent,
+    /// as the one on the primary's host may be when that fails, must not hold up the others.
     async fn connect(&self) -> Result<Self::Connection, RedisError> {
-        let client = self.0.lock().await.async_get_client().await?;
-        let config = no_timeouts();
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        connecting.await
+        let mut asked = JoinSet::new();
+        for sentinel in &self.sentinels {
+            let mut client = self.client(sentinel)?;
+            asked.spawn(async move {
+                let client = client.async_get_client().await?;
+                let config = no_timeouts();
+                let connecting = client.get_multiplexed_async_connection_with_config(&config);
+                connecting.await
+            });
+        }
+        let mut error = RedisError::from((ErrorKind::Io, "no Sentinel can be reached"));
+        while let Some(answer) = asked.join_next().await {
+            match answer {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(said)) => error = said,
+                Err(_) => {}
+            }
+        }
+        Err(error)
     }
 
     async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), RedisError> {

@@ -10,6 +10,7 @@ mod policy;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use proptest::{prelude::*, sample::Index, test_runner::FileFailurePersistence};
+use tokio::runtime::Runtime;
 use tower_login_rate_limit::{
     Token,
     clock::{Clock, ManualClock},
@@ -346,6 +347,19 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+fn redis(runtime: &Runtime, clock: &Arc<ManualClock>) -> (RedisServer, Arc<dyn Store>) {
+    let mut redis = RedisServer::start();
+    redis.keys_may_live(None);
+    let builder = redis.builder().clock(Arc::clone(clock));
+    let store = runtime.block_on(builder.connect(redis.url()));
+    (redis, Arc::new(store.expect("a store")))
+}
+
 /// How long a key may live without a block for ever and the like.
 fn longest_life(history: &History) -> u64 {
     let rules = history.rules.iter().chain(&history.changed);
@@ -374,10 +388,7 @@ fn shows_what_is_gone(op: &Op) -> bool {
 /// Counters that are said to be of no more use are dropped at once, which must not make a difference.
 #[test]
 fn what_memory_may_drop_is_of_no_more_use() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let clock = Arc::new(ManualClock::at(START));
+    let (runtime, clock) = (runtime(), Arc::new(ManualClock::at(START)));
     proptest!(config(5_000), |(mut history in history())| {
         history.ops.retain(|op| !shows_what_is_gone(op));
         let store = Arc::new(MemoryStore::new().with_clock(Arc::clone(&clock)));
@@ -397,16 +408,8 @@ fn keys_that_run_out_in_redis_are_of_no_more_use() {
           if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1] + 2000) end
           if left >= 0 and left + 2000 <= tonumber(ARGV[1]) then redis.call('DEL', key) end
         end";
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let clock = Arc::new(ManualClock::at(START));
-    let mut redis = RedisServer::start();
-    redis.keys_may_live(None);
-    let builder = redis.builder().clock(Arc::clone(&clock));
-    let store = runtime.block_on(builder.connect(redis.url())).unwrap();
-    let store: Arc<dyn Store> = Arc::new(store);
+    let (runtime, clock) = (runtime(), Arc::new(ManualClock::at(START)));
+    let (redis, store) = redis(&runtime, &clock);
     proptest!(config(300), |(mut history in history())| {
         redis.flush();
         // Without a lease a reserve shortens the life of what is in flight beside it.
@@ -419,10 +422,7 @@ fn keys_that_run_out_in_redis_are_of_no_more_use() {
 
 #[test]
 fn ten_thousand_histories_in_memory() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let clock = Arc::new(ManualClock::at(START));
+    let (runtime, clock) = (runtime(), Arc::new(ManualClock::at(START)));
     proptest!(config(10_000), |(history in history())| {
         let store = MemoryStore::new().with_clock(Arc::clone(&clock));
         let stores: [(_, Arc<dyn Store>); 1] = [("memory", Arc::new(store))];
@@ -436,11 +436,7 @@ fn ten_thousand_histories_in_memory() {
 /// reserved once more, the one place may refuse what the other holds.
 #[test]
 fn two_hundred_histories_on_a_cluster() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let clock = Arc::new(ManualClock::at(START));
+    let (runtime, clock) = (runtime(), Arc::new(ManualClock::at(START)));
     let mut cluster = RedisCluster::start();
     for node in &mut cluster.nodes {
         node.keys_may_live(None);
@@ -458,16 +454,8 @@ fn two_hundred_histories_on_a_cluster() {
 
 #[test]
 fn a_thousand_histories_on_redis() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let clock = Arc::new(ManualClock::at(START));
-    let mut redis = RedisServer::start();
-    redis.keys_may_live(None);
-    let builder = redis.builder().clock(Arc::clone(&clock));
-    let store = runtime.block_on(builder.connect(redis.url())).unwrap();
-    let shared: Arc<dyn Store> = Arc::new(store);
+    let (runtime, clock) = (runtime(), Arc::new(ManualClock::at(START)));
+    let (redis, shared) = redis(&runtime, &clock);
     proptest!(config(1_000), |(history in history())| {
         redis.flush();
         let memory = MemoryStore::new().with_clock(Arc::clone(&clock));

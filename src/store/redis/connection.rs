@@ -124,8 +124,9 @@ where
         script: Option<&'static Script>,
         deadline: Instant,
     ) -> Result<Value, Failure> {
-        // After a restart all connections of the pool are dead, and one more call finds a new one.
-        let mut tries = self.size + 1;
+        // After a restart all connections of the pool are dead, and one more call finds a new one. As
+        // many again may have been opened by others when the server went away.
+        let mut tries = self.size * 2 + 1;
         let mut was_sent = false;
         loop {
             let failed = |error| Failure {

@@ -13,8 +13,8 @@ use std::{
 use http::{HeaderName, Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_login_rate_limit::{
-    Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Part, Period, Policy,
-    ReserveError, Rule, Token,
+    KnownAddresses, Limit, LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Part, Period,
+    Policy, ReserveError, Rule, Token,
     algorithm::State,
     extract::{Header, PeerAddressExtension},
     store::{Key, MemoryStore, RedisStore, Slot, Store},
@@ -387,5 +387,30 @@ async fn cleaning_up_keeps_its_word_everywhere() {
         store.cleanup(None, &slots, &[]).await.unwrap();
         assert_eq!(usage().await, (1, 1), "{name}: both, but what is in flight");
         store.cancel(token, &slots).await.unwrap();
+    }
+}
+
+/// Kept under an earlier policy is not known under one that keeps fewer.
+#[tokio::test]
+async fn a_policy_that_keeps_fewer_addresses_knows_fewer() {
+    let mut both = BothStores::start().await;
+    both.redis
+        .keys_may_live(Some(Duration::from_millis(90 * DAY)));
+    let two = KnownAddresses::new(2, Duration::from_millis(90 * DAY)).unwrap();
+    let fewer = strict(5).with_known_addresses(two);
+    for (name, store) in both.stores() {
+        let limiter = LoginLimiter::new(strict(5), Arc::clone(&store));
+        for i in 0..3 {
+            both.clock.advance(Duration::from_millis(HOUR));
+            limiter.remember("alice", bot(i)).await.unwrap();
+        }
+        let fewer = LoginLimiter::new(fewer.clone(), store);
+        for (limiter, exempt) in [(&limiter, [true; 3]), (&fewer, [false, true, true])] {
+            for (i, exempt) in exempt.into_iter().enumerate() {
+                let report = limiter.check((bot(i), "alice")).await.unwrap();
+                let state = report.rule(Rule::ACCOUNT).unwrap().state;
+                assert_eq!(state == State::Exempt, exempt, "{name}: address {i}");
+            }
+        }
     }
 }

@@ -62,7 +62,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, service)
         .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
         .await?;
-    limiter.all_settled().await;
+    limiter.all_settled().await?;
     Ok(())
 }
 

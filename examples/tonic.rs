@@ -67,7 +67,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     guess(address).await?;
     println!("Still serving, until Ctrl-C.");
     server.await??;
-    limiter.all_settled().await;
+    limiter.all_settled().await?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  how many are main counters
 -- ARGV[4]  how many keys there are
--- then for each counter seven arguments, which counters.lua describes
+-- then for each counter seven arguments, which counters.lua describes, and the channel
 --
 -- Reply: the tokens that left, for counters that are kept on another server.
 
@@ -22,6 +22,9 @@ if not now then
 end
 
 -- include counters.lua
+
+local was_blocked = {}
+for i, key in ipairs(KEYS) do was_blocked[i] = is_blocked(key, i * 7 - 2) end
 
 local tokens = { token ~= '' and token or nil }
 for i = 1, tonumber(ARGV[3]) do
@@ -35,5 +38,6 @@ end
 
 for i, key in ipairs(KEYS) do
   if remove(key, tokens) > 0 then let_expire(key, i * 7 - 2) end
+  if was_blocked[i] then announce(key) end
 end
 return tokens

@@ -22,6 +22,8 @@
 --   again      how soon after the end of the last block that is. backoff: jitter in percent
 --   keep       how long the key is of use after this, in milliseconds; 0: for ever
 --   keep_full  the same if a block is or may be in force; several, as for block
+-- In scripts that take attempts out, the last argument is the channel on which it is announced that a
+-- counter which was blocked may no longer be.
 
 -- How many of the newest failures bucket and counter keep one by one.
 local KEPT = 8
@@ -283,6 +285,17 @@ local function remove(key, members)
     removed = removed + redis.call('ZREM', key, unpack(members, first, math.min(first + 999, #members)))
   end
   return removed
+end
+
+local function is_blocked(key, a)
+  local is_window = ARGV[a] == 'window' or ARGV[a] == 'growing'
+  if redis.call('ZCARD', key) < (is_window and tonumber(ARGV[a + 1]) or 1) then return false end
+  return judge(key, a).reset ~= 0
+end
+
+-- Somebody may remember that it is blocked. Where this may not be said, they find out later.
+local function announce(key)
+  redis.pcall('PUBLISH', ARGV[#ARGV], key)
 end
 
 -- Replaces what can go at any time by what it adds up to, so that whoever is refused again and again does

@@ -5,7 +5,7 @@
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  'fail': it failed now; 'cancel': it never was
 -- ARGV[4]  how many keys there are
--- then for each counter seven arguments, which counters.lua describes
+-- then for each counter seven arguments, which counters.lua describes, and the channel
 --
 -- Reply: in how many counters the attempt was in flight (fail), or was at all (cancel).
 
@@ -23,15 +23,16 @@ for first = 1, #tokens, 16 do members[#members + 1] = string.sub(tokens, first, 
 
 local changed = 0
 for i, key in ipairs(KEYS) do
-  local did
+  local did, a = nil, i * 7 - 2
   if verb == 'fail' then
     -- XX: what was cleaned up meanwhile stays so. LT: what has failed already stays when it was.
     did = redis.call('ZADD', key, 'XX', 'LT', 'CH', now, tokens)
   else
+    local was_blocked = is_blocked(key, a)
     did = remove(key, members)
+    if was_blocked and did > 0 then announce(key) end
   end
   if did > 0 then
-    local a = i * 7 - 2
     changed = changed + 1
     if verb == 'fail' and adds_up(a) then fold(key, judge(key, a)) end
     let_expire(key, a)

@@ -48,6 +48,17 @@ impl<T> Answer<T> {
     }
 }
 
+impl<T> Answer<T> {
+    /// The answer of somebody who has it at once.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_once(self) -> Option<T> {
+        match self.0 {
+            Inner::Now(answer) => answer,
+            Inner::Later(_) => None,
+        }
+    }
+}
+
 impl<T: Send + 'static, E: Send + 'static> Answer<Result<T, E>> {
     /// The answer without its value.
     pub(crate) fn done(self) -> Answer<Result<(), E>> {

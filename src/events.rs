@@ -4,7 +4,11 @@
 #[cfg(feature = "tracing")]
 mod emit {
     use std::sync::Once;
+    #[cfg(feature = "redis")]
+    use std::time::Duration;
 
+    #[cfg(feature = "redis")]
+    use crate::store::redis::Outage;
     use crate::{Outcome, refusal::Denial, store::StoreError};
 
     /// A request did not reach its handler, or would not have if the layer did more than watch.
@@ -67,6 +71,42 @@ mod emit {
         );
     }
 
+    /// Redis is not asked any more for a while.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_away(error: &StoreError, outage: Outage) {
+        tracing::error!(
+            %error,
+            ?outage,
+            "redis does not answer: login attempts are decided without it until it does"
+        );
+    }
+
+    /// Redis is asked again.
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_is_back(away: Duration, owed: usize) {
+        tracing::warn!(
+            ?away,
+            owed,
+            "redis answers again, and is told what it has missed"
+        );
+    }
+
+    /// An attempt does not count, as the app has chosen.
+    #[cfg(feature = "redis")]
+    pub(crate) fn admitted_uncounted() {
+        tracing::warn!("login attempt admitted uncounted: redis does not answer");
+    }
+
+    /// Unblocks elsewhere are not announced here.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unblocks_are_not_heard(reason: &str) {
+        tracing::warn!(
+            reason,
+            "redis does not announce unblocks to this process, which asks it more often instead; \
+             is the redis user allowed to subscribe and publish?"
+        );
+    }
+
     /// Somebody said it when the attempt was over.
     pub(crate) fn said_late(outcome: Outcome) {
         tracing::warn!(
@@ -89,7 +129,11 @@ mod emit {
 #[cfg(not(feature = "tracing"))]
 mod emit {
     use std::sync::Once;
+    #[cfg(feature = "redis")]
+    use std::time::Duration;
 
+    #[cfg(feature = "redis")]
+    use crate::store::redis::Outage;
     use crate::{Outcome, refusal::Denial, store::StoreError};
 
     pub(crate) const fn denied(_: &Denial, _: bool) {}
@@ -97,10 +141,20 @@ mod emit {
     pub(crate) const fn unsaid(_: &Once, _: Outcome) {}
     #[cfg(feature = "redis")]
     pub(crate) const fn redis_should_change(_: &str) {}
+    #[cfg(feature = "redis")]
+    pub(crate) const fn redis_away(_: &StoreError, _: Outage) {}
+    #[cfg(feature = "redis")]
+    pub(crate) const fn redis_is_back(_: Duration, _: usize) {}
+    #[cfg(feature = "redis")]
+    pub(crate) const fn admitted_uncounted() {}
+    #[cfg(feature = "redis")]
+    pub(crate) const fn unblocks_are_not_heard(_: &str) {}
     pub(crate) const fn said_late(_: Outcome) {}
     pub(crate) const fn said_twice(_: Outcome, _: Outcome) {}
 }
 
 #[cfg(feature = "redis")]
-pub(crate) use emit::redis_should_change;
+pub(crate) use emit::{
+    admitted_uncounted, redis_away, redis_is_back, redis_should_change, unblocks_are_not_heard,
+};
 pub(crate) use emit::{denied, not_settled, said_late, said_twice, unsaid};

@@ -274,10 +274,16 @@ impl LoginLimiter {
     }
 
     /// Waits until every attempt that came through a
-    /// [`LoginRateLimitLayer`](crate::LoginRateLimitLayer) is settled: the last step of a graceful
-    /// shutdown, after the server has stopped to take requests.
-    pub async fn all_settled(&self) {
+    /// [`LoginRateLimitLayer`](crate::LoginRateLimitLayer) is settled, and the store has written that:
+    /// the last step of a graceful shutdown, after the server has stopped to take requests.
+    ///
+    /// # Errors
+    ///
+    /// The store can't write it at present. Attempts that it admitted become failures when their
+    /// leases end; what failed while it was away is forgotten with this process.
+    pub async fn all_settled(&self) -> Result<(), StoreError> {
         self.shared.tracker.none_under_way().await;
+        self.shared.store.flush().await
     }
 
     pub(crate) fn begin(&self) -> UnderWay {

@@ -26,6 +26,14 @@ impl Token {
         &self.0
     }
 
+    /// Another token that belongs to this one: the same attempt, written to Redis a second time after it
+    /// had been decided elsewhere. What is said of the one does not touch the other.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn twin(mut self) -> Self {
+        self.0[6] ^= 0x80; // of the UUID's version: no token is born so
+        self
+    }
+
     /// A token from bytes that [`as_bytes`](Self::as_bytes) gave.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

@@ -90,6 +90,12 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// The addresses kept under this key, the newest first.
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>>;
+
+    /// Waits until everything that was answered is written, for a store that answers before it has
+    /// written. An error says that it can't be, at present.
+    fn flush(&self) -> StoreFuture<()> {
+        StoreFuture::now(Ok(()))
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -124,6 +130,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
         (**self).known(key, keep)
+    }
+
+    fn flush(&self) -> StoreFuture<()> {
+        (**self).flush()
     }
 }
 

@@ -17,11 +17,12 @@ use tower_login_rate_limit::{
     Policy, ReserveError, Rule, Token,
     algorithm::State,
     extract::{Header, PeerAddressExtension},
-    store::{Key, MemoryStore, RedisStore, Slot, Store},
+    store::{Key, MemoryStore, Slot, Store},
 };
 
 use crate::support::{
-    BothStores, DAY, HOUR, RedisCluster, RedisServer, attempt, eventually, fail, ip, refused,
+    BothStores, DAY, HOUR, RedisCluster, RedisServer, attempt, closed, eventually, fail, ip,
+    refused,
 };
 
 const HOME: &str = "192.0.2.1";
@@ -313,7 +314,7 @@ async fn several_rules_over_one_account() {
 #[tokio::test]
 async fn a_server_of_a_cluster_that_hangs_leaves_no_failures_behind() {
     let cluster = RedisCluster::start();
-    let store = RedisStore::builder().deadline(Duration::from_secs(1));
+    let store = closed().deadline(Duration::from_secs(1));
     let store = store.build_with_manager(cluster.client()).unwrap();
     let limiter = LoginLimiter::new(strict(100), store);
     attempt(&limiter, ip(HOME), "somebody", Outcome::NotAnAttempt)

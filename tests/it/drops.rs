@@ -82,7 +82,7 @@ async fn ten_thousand_requests_dropped_at_any_point_in_memory() {
         }
         reached += u32::from(turns > 0);
     }
-    limiter.all_settled().await;
+    limiter.all_settled().await.unwrap();
     assert_eq!((usage(&limiter).await, reached), (8_888, 8_888));
     assert_all_failed(store, 8_888).await;
 }
@@ -110,7 +110,7 @@ async fn a_thousand_requests_dropped_at_any_point_on_redis() {
         started += u32::from(turns > 0);
         let _ = given_up;
     }
-    limiter.all_settled().await;
+    limiter.all_settled().await.unwrap();
     // None of those that reached the handler is missing. Those that were dropped while they were
     // being reserved may have taken a place too.
     let (usage, handled) = (usage(&limiter).await, HANDLED.load(Ordering::SeqCst));
@@ -136,7 +136,7 @@ async fn a_thousand_panics_are_counted() {
         let handled = tokio::spawn(async move { service.call(request()).await });
         assert!(handled.await.unwrap_err().is_panic());
     }
-    limiter.all_settled().await;
+    limiter.all_settled().await.unwrap();
     assert_eq!(usage(&limiter).await, 1_000);
     assert_all_failed(store, 1_000).await;
 }
@@ -167,7 +167,7 @@ async fn what_the_handler_said_counts_also_if_nobody_waits_for_its_answer() {
                 _ = service.call(request()) => panic!("answered"),
                 () = said.notified() => {}
             }
-            limiter.all_settled().await;
+            limiter.all_settled().await.unwrap();
             assert_eq!(usage(&limiter).await, expected, "{outcome:?}");
         }
     }

@@ -4,6 +4,7 @@
 mod account;
 mod addresses;
 mod algorithms;
+mod blocks;
 mod cases;
 mod contract;
 mod drops;
@@ -20,8 +21,10 @@ mod parallel;
 mod plots;
 mod policy;
 mod redis_memory;
+mod replies;
 mod server;
 mod shutdown;
 mod support;
 mod topology;
 mod users;
+mod without_redis;

@@ -14,7 +14,7 @@ use crate::support::{ip, layer, request};
 #[tokio::test]
 async fn waiting_for_the_end_waits_for_every_handler() {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
-    limiter.all_settled().await; // nothing is under way
+    limiter.all_settled().await.unwrap(); // nothing is under way
 
     let go = Arc::new(Notify::new());
     let wait = Arc::clone(&go);
@@ -36,7 +36,7 @@ async fn waiting_for_the_end_waits_for_every_handler() {
         assert!(now(&mut settled).await.is_none(), "it did not wait");
     }
     go.notify_one();
-    settled.await;
+    settled.await.unwrap();
     response.await.unwrap().unwrap();
     let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
     assert_eq!(report.remaining(), Some(5));
@@ -66,7 +66,7 @@ async fn a_timeout_outside_counts_and_one_inside_is_the_servers_fault() {
     for _ in 0..5 {
         outside.clone().oneshot(request()).await.unwrap_err();
     }
-    limiter.all_settled().await;
+    limiter.all_settled().await.unwrap();
     let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
     assert_eq!(report.refusal().unwrap().reason(), Reason::Blocked);
 

@@ -7,7 +7,9 @@ use tower_login_rate_limit::{
     store::{RedisStore, StoreErrorKind},
 };
 
-use crate::support::{RedisCluster, RedisSentinel, RedisServer, attempt, fail, ip, refused};
+use crate::support::{
+    RedisCluster, RedisSentinel, RedisServer, attempt, closed, fail, ip, refused,
+};
 
 const HOME: &str = "192.0.2.1";
 
@@ -25,7 +27,7 @@ async fn a_cluster_is_found_by_some_of_its_servers() {
         format!("redis+cluster://{}", hosts.join(","))
     };
     for url in [hosts(&cluster.nodes), hosts(&cluster.nodes[1..2])] {
-        let builder = RedisStore::builder().deadline(Duration::from_secs(20));
+        let builder = closed().deadline(Duration::from_secs(20));
         let store = builder.connect(url).await.unwrap();
         let limiter = LoginLimiter::new(Policy::strict(), store);
         for i in 0..30 {
@@ -121,7 +123,7 @@ async fn a_silent_server_among_several_does_not_hold_up_the_others() {
         cluster.nodes[0].port()
     );
     // Opening takes as long as it takes to find out; nobody waits for that but who connects first.
-    let builder = RedisStore::builder().deadline(Duration::from_millis(900));
+    let builder = closed().deadline(Duration::from_millis(900));
     let limiter = LoginLimiter::new(Policy::default(), builder.connect_later(url).unwrap());
     let started = Instant::now();
     while let Err(error) = limiter.check(ip(HOME)).await {
@@ -134,7 +136,7 @@ async fn a_silent_server_among_several_does_not_hold_up_the_others() {
 #[tokio::test]
 async fn a_hanging_server_of_a_cluster_does_not_take_the_others_down() {
     let cluster = RedisCluster::start();
-    let store = RedisStore::builder().build_with_manager(cluster.client());
+    let store = closed().build_with_manager(cluster.client());
     let limiter = LoginLimiter::new(Policy::default(), store.unwrap());
     let addresses: Vec<_> = (0..30).map(|i| ip(&format!("192.0.2.{i}"))).collect();
     for address in &addresses {

@@ -1,19 +1,26 @@
 //! How a Redis store is set up.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
+use tokio::{sync::Notify, time::timeout_at};
 
 use super::{
-    RedisStore,
+    Outage, RedisStore, Shared,
+    alone::Alone,
+    announcements::{Announcers, Listener},
+    blocks::Blocks,
     connection::{Connections, FromPool},
     keys::KeyScheme,
-    scripts,
     topology::Topology,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, MonotonicClock},
     events,
     store::{StoreError, StoreErrorKind},
 };
@@ -39,7 +46,10 @@ pub struct RedisStoreBuilder {
     secret: Vec<u8>,
     deadline: Duration,
     connections: u32,
-    clock: Option<Box<dyn Clock>>,
+    clock: Option<Arc<dyn Clock>>,
+    outage: Outage,
+    fallback_capacity: usize,
+    remembered_blocks: usize,
 }
 
 impl Default for RedisStoreBuilder {
@@ -50,6 +60,9 @@ impl Default for RedisStoreBuilder {
             deadline: Duration::from_millis(200),
             connections: 2,
             clock: None,
+            outage: Outage::default(),
+            fallback_capacity: 100_000,
+            remembered_blocks: 100_000,
         }
     }
 }
@@ -85,7 +98,34 @@ impl RedisStoreBuilder {
     /// Takes the time from this clock in place of the server's: for a Redis that does not let scripts
     /// ask for it, and for tests. All servers' clocks must then be right.
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Some(Box::new(clock));
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// What becomes of attempts while Redis does not answer: [`Outage::Fallback`] unless set.
+    pub const fn outage(mut self, outage: Outage) -> Self {
+        self.outage = outage;
+        self
+    }
+
+    /// How much this process keeps to get on without Redis: so many counters at most, and so many
+    /// things that Redis has still to be told. 100,000 of each unless set. When there is no room for
+    /// more, attempts get an error.
+    pub const fn fallback_capacity(mut self, entries: usize) -> Self {
+        self.fallback_capacity = entries;
+        self
+    }
+
+    /// How many blocks this process remembers, to refuse whoever is blocked without asking Redis:
+    /// 100,000 unless set, and with 0 none.
+    ///
+    /// An unblock anywhere is honoured everywhere within a second. It is announced through Redis'
+    /// publish and subscribe, for which the store opens one connection more. A Redis user needs to be
+    /// allowed the channel (`&login:*` with the prefix `login`, and `+publish +subscribe`). Where it
+    /// is not, and with [connections of the app's own](Self::build_with_manager), Redis is asked
+    /// again twice a second in place of that.
+    pub const fn remembered_blocks(mut self, blocks: usize) -> Self {
+        self.remembered_blocks = blocks;
         self
     }
 
@@ -93,26 +133,52 @@ impl RedisStoreBuilder {
     /// scripts. Fails if it does not answer or can't be used. See [`RedisStore::connect`] for what URLs
     /// look like.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
-        let store = self.connect_later(url)?;
-        for warning in store.health().await?.warnings {
+        let (store, heard) = self.open(url.as_ref())?;
+        // What is wrong with it is said best by looking.
+        let health = store.health().await?;
+        for warning in health.warnings {
             events::redis_should_change(&warning);
         }
-        for script in scripts::all() {
-            let deadline = store.link.deadline();
-            let loaded = Arc::clone(&store.link).send(script.load(), None, deadline);
-            loaded.await.map_err(|failure| failure.error)?;
+        if store.shared.blocks.are_kept() {
+            // If it takes longer, it is waited for by nobody.
+            let _ = timeout_at(store.link.deadline(), heard.notified()).await;
         }
         Ok(store)
     }
 
     /// Like [`connect`](Self::connect), but does not wait for the server: an app may start while
-    /// Redis is down. Until it is up, every call gives an error.
+    /// Redis is down. Until it is up, attempts are decided as in any [`Outage`].
     pub fn connect_later(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
-        match Topology::from_url(url.as_ref(), self.deadline)? {
-            Topology::OneServer(manager) => self.build_with_manager(manager),
-            Topology::Cluster(manager) => self.build_with_manager(manager),
-            Topology::Sentinel(manager) => self.build_with_manager(manager),
+        let (store, _) = self.open(url.as_ref())?;
+        Ok(store)
+    }
+
+    /// The store, and who is told when announcements are heard, or can't be.
+    fn open(self, url: &str) -> Result<(RedisStore, Arc<Notify>), StoreError> {
+        match Topology::from_url(url, self.deadline)? {
+            Topology::OneServer(manager) => self.build_and_listen(manager),
+            Topology::Cluster(manager) => self.build_and_listen(manager),
+            Topology::Sentinel(manager) => self.build_and_listen(manager),
         }
+    }
+
+    fn build_and_listen<M>(self, manager: M) -> Result<(RedisStore, Arc<Notify>), StoreError>
+    where
+        M: ManageConnection<Error = RedisError> + Announcers + Clone,
+        M::Connection: ConnectionLike + Clone + Sync,
+    {
+        let tried = Arc::<Notify>::default();
+        let store = self.build_with_manager(manager.clone())?;
+        if store.shared.blocks.are_kept() {
+            let listener = Listener {
+                announcers: Arc::new(manager),
+                link: Arc::clone(&store.link),
+                shared: Arc::downgrade(&store.shared),
+                tried: Arc::clone(&tried),
+            };
+            tokio::spawn(listener.listen());
+        }
+        Ok((store, tried))
     }
 
     /// Takes its connections out of a pool that the app has already. See [`RedisStore::from_pool`].
@@ -146,8 +212,20 @@ impl RedisStoreBuilder {
             ));
         }
         let keys = KeyScheme::new(&self.prefix, &self.secret)?;
-        let link = Connections::new(manager, self.connections, self.deadline);
-        Ok(RedisStore::new(Arc::new(link), keys, self.clock))
+        // What this process keeps by itself goes by the same clock, or by one that nobody can set.
+        let clock = self.clock.clone();
+        let clock = clock.unwrap_or_else(|| Arc::new(MonotonicClock::new()));
+        let shared = Shared {
+            keys,
+            clock: self.clock,
+            is_cluster: AtomicBool::new(false),
+            blocks: Blocks::new(self.remembered_blocks, Arc::clone(&clock)),
+            alone: Alone::new(self.outage, self.deadline, self.fallback_capacity, clock),
+        };
+        Ok(RedisStore {
+            link: Arc::new(Connections::new(manager, self.connections, self.deadline)),
+            shared: Arc::new(shared),
+        })
     }
 }
 
@@ -158,6 +236,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("deadline", &self.deadline)
             .field("connections", &self.connections)
+            .field("outage", &self.outage)
             .finish_non_exhaustive()
     }
 }

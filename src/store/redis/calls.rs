@@ -6,23 +6,22 @@ use std::{
 };
 
 use redis::{Cmd, Value};
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
-    RedisStore,
-    connection::{Failure, PATIENCE, RETRY},
+    RedisStore, alone,
+    connection::Failure,
     counters::{Counters, Group, Settling},
+    debts::Debt,
     reply,
-    scripts::{CLEANUP, KNOWN_ADDRESSES, RESERVE, SETTLE, Script, or_empty},
+    scripts::{CLEANUP, KNOWN_ADDRESSES, MERGE, RESERVE, SETTLE, Script, or_empty},
 };
 use crate::{
     Address, KnownAddresses, Token,
     algorithm::{Millis, Standing, State},
     clock::to_millis,
-    store::{Key, Slot, Standings, StoreError, StoreFuture},
+    events,
+    store::{Key, Slot, Standings, StoreError},
 };
 
 impl RedisStore {
@@ -31,8 +30,11 @@ impl RedisStore {
         self.shared.clock.as_ref().map(|clock| clock.now())
     }
 
-    pub(super) fn counters<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Counters {
-        Counters::new(slots, &self.shared.keys)
+    pub(super) fn counters<'s>(
+        &self,
+        slots: impl IntoIterator<Item = &'s Slot<'s>>,
+    ) -> Arc<Counters> {
+        Arc::new(Counters::new(slots, &self.shared.keys))
     }
 
     async fn send(
@@ -45,78 +47,81 @@ impl RedisStore {
         link.send(command, Some(script), deadline).await
     }
 
-    /// Does something with counters together; if a cluster keeps them apart, does it `apart`.
-    async fn together_or<T>(
-        &self,
-        counters: Counters,
-        together: impl AsyncFnOnce(&Counters) -> Result<T, Failure>,
-        apart: impl AsyncFnOnce(Vec<Group>) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        if counters.have_one_tag() || !self.shared.is_cluster.load(Ordering::Relaxed) {
-            match together(&counters).await {
-                Err(failure) if failure.is_cross_slot && !counters.have_one_tag() => {
-                    self.shared.is_cluster.store(true, Ordering::Relaxed);
-                }
-                answer => return answer.map_err(|failure| failure.error),
-            }
-        }
-        apart(counters.apart()).await
+    /// Whether these are known to be kept apart, as a cluster keeps them.
+    fn are_apart(&self, counters: &Counters) -> bool {
+        self.shared.is_cluster.load(Ordering::Relaxed) && !counters.have_one_tag()
     }
 
-    pub(super) async fn reserve_or_check(
+    /// What Redis answered for all of these together; `None` if it turns out that they are kept apart.
+    fn unless_apart<T>(
+        &self,
+        counters: &Counters,
+        answer: Result<T, Failure>,
+    ) -> Option<Result<T, StoreError>> {
+        match answer {
+            Err(failure) if failure.is_cross_slot && !counters.have_one_tag() => {
+                self.shared.is_cluster.store(true, Ordering::Relaxed);
+                None
+            }
+            answer => Some(answer.map_err(|failure| failure.error)),
+        }
+    }
+
+    /// Asks Redis to admit an attempt; without a token, how the counters stand.
+    pub(super) async fn ask(
         &self,
         token: Option<Token>,
         lease: Duration,
-        counters: Counters,
+        counters: &Arc<Counters>,
     ) -> Result<Standings, StoreError> {
         let deadline = self.link.deadline();
-        self.together_or(
-            counters,
-            async |counters| self.ask(token, lease, counters, deadline).await,
-            async |groups| self.ask_apart(token, lease, groups, deadline).await,
-        )
-        .await
+        if !self.are_apart(counters) {
+            let answer = self.ask_together(token, lease, counters, deadline).await;
+            if let Some(answer) = self.unless_apart(counters, answer) {
+                return answer;
+            }
+        }
+        self.ask_apart(token, lease, counters.apart(), deadline)
+            .await
     }
 
     /// Asks for counters that are kept together.
-    async fn ask(
+    async fn ask_together(
         &self,
         token: Option<Token>,
         lease: Duration,
-        counters: &Counters,
+        counters: &Arc<Counters>,
         deadline: Instant,
     ) -> Result<Standings, Failure> {
         let command = counters.reserve(token, lease, self.now());
-        // After an error nobody will check a password, so the attempt must not become a failure.
-        let cancel = || Some(self.cancel(token?, counters));
         match self.send(command, &RESERVE, deadline).await {
             Ok(value) => {
                 let standings = reply::standings(&value, token, counters.len());
-                if standings.is_err() {
-                    drop(self.say_until_heard(cancel().into_iter().collect()));
+                if let (Err(_), Some(token)) = (&standings, token) {
+                    self.take_back(token, counters);
                 }
                 Ok(standings?)
             }
             Err(mut failure) => {
-                if let Some(cancel) = cancel().filter(|_| failure.was_sent) {
-                    let (store, behind) = (self.clone(), failure.afterthought.take());
-                    tokio::spawn(async move {
-                        let heard = match behind {
-                            Some(send) => send(cancel.clone(), &SETTLE).await,
-                            None => false,
-                        };
-                        if !heard {
-                            let _ = store.say_until_heard(vec![cancel]).await;
+                // Nobody will settle it in Redis, so it must not become a failure there.
+                if let (Some(token), true) = (token, failure.was_sent) {
+                    let (store, counters) = (self.clone(), Arc::clone(counters));
+                    match failure.afterthought.take() {
+                        Some(send) => {
+                            let cancel = Settling::Cancel(&[token]);
+                            let cancel = counters.settle(cancel, self.now(), self.channel());
+                            tokio::spawn(async move {
+                                if !send(cancel, &SETTLE).await {
+                                    store.take_back(token, &counters);
+                                }
+                            });
                         }
-                    });
+                        None => self.take_back(token, &counters),
+                    }
                 }
                 Err(failure)
             }
         }
-    }
-
-    fn cancel(&self, token: Token, counters: &Counters) -> Cmd {
-        counters.settle(Settling::Cancel(&[token]), self.now())
     }
 
     /// Asks for one group after the other. One that comes later is only asked to admit if those
@@ -132,141 +137,221 @@ impl RedisStore {
         let slots = groups.iter().map(|group| group.slots.len()).sum();
         let mut standings = Standings::from_iter(vec![Standing::new(0, 0, State::Clear); slots]);
         let mut asked = token;
-        // What takes the attempt out of those that have admitted it, and where those stand.
-        let (mut take_back, mut admitted) = (Vec::new(), Vec::new());
+        let mut admitted = Vec::new();
         for group in groups {
-            let answer = self.ask(asked, lease, &group.counters, deadline).await;
-            let answer = answer.map_err(|failure| {
-                drop(self.say_until_heard(take_back.clone()));
-                failure.error
-            })?;
+            let answer = self
+                .ask_together(asked, lease, &group.counters, deadline)
+                .await;
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    let groups = admitted.iter().map(|group: &Group| &group.counters);
+                    for (token, counters) in token.into_iter().cycle().zip(groups) {
+                        self.take_back(token, counters);
+                    }
+                    return Err(failure.error);
+                }
+            };
             group.place(&answer, &mut standings);
             match asked {
-                Some(token) if answer.admitted() => {
-                    take_back.push(self.cancel(token, &group.counters));
-                    admitted.extend(group.slots);
-                }
+                Some(_) if answer.admitted() => admitted.push(group),
                 // From here on only to say how things stand.
                 _ => asked = None,
             }
         }
-        if token != asked && !take_back.is_empty() {
-            for i in admitted {
-                take_one_back(&mut standings.as_mut()[i]);
+        if let (Some(token), None) = (token, asked) {
+            for group in admitted {
+                for slot in &group.slots {
+                    take_one_back(&mut standings.as_mut()[*slot]);
+                }
+                let cancel = Debt::Cancel([token].as_slice().into(), group.counters);
+                if self.pay_by(&cancel, deadline).await.is_err() {
+                    self.owe_or_say(cancel);
+                }
             }
-            // It goes on if there is no time to wait for it.
-            let _ = timeout_at(deadline, self.say_until_heard(take_back)).await;
         }
         Ok(standings)
     }
 
-    /// Settles attempts that had been admitted and were not to be, also if nobody waits for that. It is
-    /// said until it is heard, or they would become failures when their leases end: an error must not
-    /// lead to a block.
-    fn say_until_heard(&self, settling: Vec<Cmd>) -> JoinHandle<()> {
-        let store = self.clone();
-        tokio::spawn(async move {
-            let until = Instant::now() + PATIENCE;
-            let mut pause = RETRY;
-            for command in settling {
-                let say = || store.send(command.clone(), &SETTLE, store.link.deadline());
-                while say().await.is_err() && Instant::now() < until {
-                    sleep(pause).await;
-                    pause = (pause * 2).min(RETRY * 50);
-                }
-            }
-        })
+    /// Takes back an attempt that Redis may have admitted and nobody will settle there. It is told until
+    /// it hears, or the attempt would become a failure when its lease ends: an error must not lead to a
+    /// block.
+    fn take_back(&self, token: Token, counters: &Arc<Counters>) {
+        self.owe_or_say(Debt::Cancel(
+            [token].as_slice().into(),
+            Arc::clone(counters),
+        ));
     }
 
-    pub(super) fn settle(
-        &self,
-        token: Token,
-        fail: bool,
-        slots: &[Slot<'_>],
-    ) -> StoreFuture<usize> {
-        if slots.is_empty() {
-            return StoreFuture::now(Ok(0));
+    fn owe_or_say(&self, debt: Debt) {
+        if let Err(error) = self.owe(debt) {
+            events::not_settled(&error);
         }
-        let (store, counters) = (self.clone(), self.counters(slots));
-        StoreFuture::later(async move {
-            let deadline = store.link.deadline();
-            let settle = async |counters: &Counters| {
-                let tokens = &[token][..];
-                let settling = match fail {
-                    true => Settling::Fail(token),
-                    false => Settling::Cancel(tokens),
-                };
-                let command = counters.settle(settling, store.now());
-                let value = store.send(command, &SETTLE, deadline).await?;
-                Ok(reply::count("settle.lua", &value)?)
-            };
-            let apart = async |groups: Vec<Group>| {
-                let mut settled = Ok(0);
-                for group in groups {
-                    let counters = settle(&group.counters).await;
-                    let counters = counters.map_err(|failure: Failure| failure.error);
-                    settled = settled.and_then(|sum| Ok(sum + counters?));
+    }
+
+    /// Tells Redis something. Says in how many counters that changed something.
+    pub(super) async fn pay(&self, debt: &Debt) -> Result<usize, StoreError> {
+        self.pay_by(debt, self.link.deadline()).await
+    }
+
+    async fn pay_by(&self, debt: &Debt, deadline: Instant) -> Result<usize, StoreError> {
+        match debt {
+            Debt::Fail(token, counters) => {
+                let settling = Settling::Fail(*token);
+                self.settle(settling, counters, deadline).await
+            }
+            Debt::Cancel(tokens, counters) => {
+                let settling = Settling::Cancel(tokens);
+                let changed = self.settle(settling, counters, deadline).await?;
+                if changed > 0 {
+                    self.shared.blocks.forget(counters);
                 }
-                settled
-            };
-            store.together_or(counters, settle, apart).await
-        })
+                Ok(changed)
+            }
+            Debt::CleanUp(token, counters, mains) => {
+                let cleaned = self.clean_up(*token, counters, *mains, deadline).await;
+                self.shared.blocks.forget(counters);
+                cleaned.map(|()| counters.len())
+            }
+            Debt::Merge(token, counters, at) => {
+                let age = alone::age(&*self.shared.alone.clock, *at);
+                let merge = |counters: &Counters| counters.merge(*token, age, self.now());
+                self.change(counters, &MERGE, &merge, deadline).await
+            }
+            Debt::Remember(command) => {
+                let answer = self.send(command.clone(), &KNOWN_ADDRESSES, deadline).await;
+                reply::addresses(&answer.map_err(|failure| failure.error)?).map(|known| known.len())
+            }
+        }
+    }
+
+    async fn settle(
+        &self,
+        settling: Settling<'_>,
+        counters: &Counters,
+        deadline: Instant,
+    ) -> Result<usize, StoreError> {
+        let settle = |counters: &Counters| counters.settle(settling, self.now(), self.channel());
+        self.change(counters, &SETTLE, &settle, deadline).await
+    }
+
+    /// Changes counters together or, where they are kept apart, one group after the other, also if one
+    /// fails. Says how many of them were changed.
+    async fn change(
+        &self,
+        counters: &Counters,
+        script: &'static Script,
+        call: &(dyn Fn(&Counters) -> Cmd + Sync),
+        deadline: Instant,
+    ) -> Result<usize, StoreError> {
+        if !self.are_apart(counters) {
+            let answer = self.count(call(counters), script, deadline).await;
+            if let Some(answer) = self.unless_apart(counters, answer) {
+                return answer;
+            }
+        }
+        let mut changed = Ok(0);
+        for group in counters.apart() {
+            let answer = self.count(call(&group.counters), script, deadline).await;
+            let answer = answer.map_err(|failure| failure.error);
+            changed = changed.and_then(|sum| Ok(sum + answer?));
+        }
+        changed
+    }
+
+    async fn count(
+        &self,
+        command: Cmd,
+        script: &'static Script,
+        deadline: Instant,
+    ) -> Result<usize, Failure> {
+        let value = self.send(command, script, deadline).await?;
+        Ok(reply::count(&value)?)
     }
 
     /// Cleans up, the first so many counters being the main ones.
-    pub(super) async fn clean_up(
+    async fn clean_up(
         &self,
         token: Option<Token>,
-        counters: Counters,
+        counters: &Counters,
         mains: usize,
+        deadline: Instant,
     ) -> Result<(), StoreError> {
-        let deadline = self.link.deadline();
-        let clean_up = async |counters: &Counters, mains: usize| {
-            let command = counters.clean_up(token, mains, self.now());
-            let value = self.send(command, &CLEANUP, deadline).await?;
-            Ok(reply::tokens("cleanup.lua", &value)?)
-        };
-        let apart = async |groups: Vec<Group>| {
-            // Main counters come first in their groups as well.
-            let mains_in = |group: &Group| group.slots.iter().filter(|slot| **slot < mains).count();
-            let mut tokens: Vec<_> = token.into_iter().collect();
-            for group in groups.iter().filter(|group| mains_in(group) > 0) {
-                let left = clean_up(&group.counters, mains_in(group)).await;
-                tokens.extend(left.map_err(|failure: Failure| failure.error)?);
+        if !self.are_apart(counters) {
+            let answer = self
+                .clean_up_together(token, counters, mains, deadline)
+                .await;
+            if let Some(answer) = self.unless_apart(counters, answer) {
+                return answer.map(drop);
             }
-            let mains = groups.iter().filter(|group| mains_in(group) > 0).count();
-            for group in &groups {
-                // What left the only one with main counters has left it altogether.
-                if mains == 1 && mains_in(group) > 0 {
-                    continue;
-                }
-                let cancel = Settling::Cancel(&tokens);
-                let command = group.counters.settle(cancel, self.now());
-                let value = self.send(command, &SETTLE, deadline).await;
-                reply::count("settle.lua", &value.map_err(|failure| failure.error)?)?;
+        }
+        // Main counters come first in their groups as well.
+        let mains_in = |group: &Group| group.slots.iter().filter(|slot| **slot < mains).count();
+        let groups = counters.apart();
+        let mut tokens: Vec<_> = token.into_iter().collect();
+        for group in groups.iter().filter(|group| mains_in(group) > 0) {
+            let (counters, mains) = (&group.counters, mains_in(group));
+            let left = self.clean_up_together(token, counters, mains, deadline);
+            tokens.extend(left.await.map_err(|failure| failure.error)?);
+        }
+        let mains = groups.iter().filter(|group| mains_in(group) > 0).count();
+        for group in &groups {
+            // What left the only one with main counters has left it altogether.
+            if mains == 1 && mains_in(group) > 0 {
+                continue;
             }
-            Ok(tokens)
-        };
-        let together = async |counters: &Counters| clean_up(counters, mains).await;
-        self.together_or(counters, together, apart).await.map(drop)
+            let cancel = Settling::Cancel(&tokens);
+            self.settle(cancel, &group.counters, deadline).await?;
+        }
+        Ok(())
     }
 
+    /// Cleans up counters that are kept together. Says which attempts left them.
+    async fn clean_up_together(
+        &self,
+        token: Option<Token>,
+        counters: &Counters,
+        mains: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Token>, Failure> {
+        let command = counters.clean_up(token, mains, self.now(), self.channel());
+        let value = self.send(command, &CLEANUP, deadline).await?;
+        Ok(reply::tokens(&value)?)
+    }
+
+    /// A call that keeps an address, or only lists those that are kept.
     pub(super) fn known_addresses(
         &self,
         key: &Key<'_>,
         address: Option<Address>,
         keep: KnownAddresses,
-    ) -> StoreFuture<Vec<Address>> {
+    ) -> Cmd {
         let mut command = KNOWN_ADDRESSES.call(&[self.shared.keys.write(key)]);
         or_empty(&mut command, address.map(|address| address.to_string()));
         command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
         or_empty(&mut command, self.now());
-        let store = self.clone();
-        StoreFuture::later(async move {
-            let deadline = store.link.deadline();
-            let answer = store.send(command, &KNOWN_ADDRESSES, deadline).await;
-            reply::addresses(&answer.map_err(|failure| failure.error)?)
-        })
+        command
+    }
+
+    pub(super) async fn known_to_redis(&self, command: Cmd) -> Result<Vec<Address>, StoreError> {
+        let deadline = self.link.deadline();
+        let answer = self.send(command, &KNOWN_ADDRESSES, deadline).await;
+        reply::addresses(&answer.map_err(|failure| failure.error)?)
+    }
+
+    /// Reserves an attempt that nobody makes and nothing comes of.
+    pub(super) async fn try_out(
+        &self,
+        token: Token,
+        counters: &Counters,
+    ) -> Result<(), StoreError> {
+        let command = counters.reserve(Some(token), Duration::ZERO, self.now());
+        let deadline = self.link.deadline();
+        let value = self.send(command, &RESERVE, deadline).await;
+        let value = value.map_err(|failure| failure.error)?;
+        reply::standings(&value, Some(token), counters.len())?;
+        let cancel = Settling::Cancel(&[token]);
+        self.settle(cancel, counters, deadline).await.map(drop)
     }
 }
 

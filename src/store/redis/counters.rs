@@ -1,23 +1,25 @@
 //! Counters as the scripts take them.
 
-use std::{fmt::Write, time::Duration};
+use std::{fmt::Write, sync::Arc, time::Duration};
 
 use redis::{Cmd, ToRedisArgs};
+use smallvec::SmallVec;
 
 use super::{
-    keys::{KeyScheme, hash_tag},
-    scripts::{CLEANUP, RESERVE, SETTLE, Script, or_empty},
+    keys::{KeyScheme, hash_tag, local_key},
+    scripts::{CLEANUP, MERGE, RESERVE, SETTLE, Script, or_empty},
 };
 use crate::{
     Address, KnownAddresses, Limit, Token,
-    algorithm::{Block, Millis},
+    algorithm::{self, Block, Millis, State},
     clock::to_millis,
-    store::{Slot, Standings},
+    store::{KnownAddress, Slot, Standings},
 };
 
 /// Some counters, ready to be sent.
 pub(super) struct Counters(Vec<Counter>);
 
+#[derive(Clone)]
 struct Counter {
     key: Vec<u8>,
     of_address: bool,
@@ -26,6 +28,7 @@ struct Counter {
 }
 
 /// An address that does not count, if it is known.
+#[derive(Clone)]
 struct Exception {
     key: Vec<u8>,
     address: Address,
@@ -41,7 +44,7 @@ pub(super) enum Settling<'a> {
 
 /// Those of some counters that a cluster keeps together.
 pub(super) struct Group {
-    pub(super) counters: Counters,
+    pub(super) counters: Arc<Counters>,
     /// Where they stand among all.
     pub(super) slots: Vec<usize>,
 }
@@ -77,8 +80,36 @@ impl Counters {
         self.0.len()
     }
 
-    fn keys(&self) -> Vec<&[u8]> {
+    pub(super) fn keys(&self) -> Vec<&[u8]> {
         self.0.iter().map(|counter| &*counter.key).collect()
+    }
+
+    /// Names and limits of those in which every attempt counts, and their places.
+    pub(super) fn without_exception(&self) -> impl Iterator<Item = (usize, &[u8], &Limit)> {
+        let counters = self.0.iter().enumerate();
+        counters
+            .filter(|(_, counter)| counter.exception.is_none())
+            .map(|(i, counter)| (i, &*counter.key, &counter.limit))
+    }
+
+    /// How they would stand if nothing had ever been counted.
+    pub(super) fn untouched(&self) -> Standings {
+        let counters = self.0.iter();
+        counters
+            .map(|counter| algorithm::Counter::default().standing(&counter.limit, 0))
+            .collect()
+    }
+
+    /// The same counters in a store of this process.
+    pub(super) fn slots(&self) -> SmallVec<[Slot<'_>; 3]> {
+        self.0.iter().map(Counter::slot).collect()
+    }
+
+    /// Those in which an attempt that was admitted so counts.
+    pub(super) fn counting(&self, standings: &Standings) -> Self {
+        let counters = self.0.iter().zip(&**standings);
+        let counting = counters.filter(|(_, standing)| standing.state != State::Exempt);
+        Self(counting.map(|(counter, _)| counter.clone()).collect())
     }
 
     /// Those that make an exception, by their place from 1.
@@ -95,23 +126,24 @@ impl Counters {
     }
 
     /// As a cluster keeps them, those of an address first.
-    pub(super) fn apart(self) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        for (slot, counter) in self.0.into_iter().enumerate() {
-            let same_tag = |group: &&mut Group| group.counters.0[0].tag() == counter.tag();
+    pub(super) fn apart(&self) -> Vec<Group> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (slot, counter) in self.0.iter().enumerate() {
+            let same_tag = |group: &&mut Vec<usize>| self.0[group[0]].tag() == counter.tag();
             match groups.iter_mut().find(same_tag) {
-                Some(group) => {
-                    group.counters.0.push(counter);
-                    group.slots.push(slot);
-                }
-                None => groups.push(Group {
-                    counters: Self(vec![counter]),
-                    slots: vec![slot],
-                }),
+                Some(group) => group.push(slot),
+                None => groups.push(vec![slot]),
             }
         }
-        groups.sort_by_key(|group| !group.counters.0[0].of_address);
-        groups
+        groups.sort_by_key(|group| !self.0[group[0]].of_address);
+        let group = |slots: Vec<usize>| {
+            let counters = slots.iter().map(|slot| self.0[*slot].clone());
+            Group {
+                counters: Arc::new(Self(counters.collect())),
+                slots,
+            }
+        };
+        groups.into_iter().map(group).collect()
     }
 
     /// A call of `reserve.lua`; without a token it only reports.
@@ -140,7 +172,7 @@ impl Counters {
     }
 
     /// A call of `settle.lua`.
-    pub(super) fn settle(&self, settling: Settling<'_>, now: Option<Millis>) -> Cmd {
+    pub(super) fn settle(&self, settling: Settling<'_>, now: Option<Millis>, channel: &str) -> Cmd {
         let (verb, tokens) = match settling {
             Settling::Fail(token) => ("fail", token.as_bytes().to_vec()),
             Settling::Cancel(tokens) => {
@@ -148,13 +180,28 @@ impl Counters {
                 ("cancel", bytes.collect())
             }
         };
-        self.change(&SETTLE, &tokens, verb, now)
+        let mut command = self.change(&SETTLE, &tokens, verb, now);
+        command.arg(channel);
+        command
     }
 
     /// A call of `cleanup.lua`, the first so many counters being the main ones.
-    pub(super) fn clean_up(&self, token: Option<Token>, mains: usize, now: Option<Millis>) -> Cmd {
+    pub(super) fn clean_up(
+        &self,
+        token: Option<Token>,
+        mains: usize,
+        now: Option<Millis>,
+        channel: &str,
+    ) -> Cmd {
         let token = token.as_ref().map_or(&[][..], |token| token.as_bytes());
-        self.change(&CLEANUP, token, mains, now)
+        let mut command = self.change(&CLEANUP, token, mains, now);
+        command.arg(channel);
+        command
+    }
+
+    /// A call of `merge.lua`.
+    pub(super) fn merge(&self, token: Token, age: Millis, now: Option<Millis>) -> Cmd {
+        self.change(&MERGE, token.as_bytes(), age, now)
     }
 
     fn change(
@@ -181,6 +228,17 @@ impl Counters {
 }
 
 impl Counter {
+    fn slot(&self) -> Slot<'_> {
+        let slot = Slot::new(local_key(&self.key), &self.limit);
+        match &self.exception {
+            Some(Exception { key, address, keep }) => {
+                let kind = local_key(key).kind;
+                slot.unless_known(KnownAddress::new(kind, *address, *keep))
+            }
+            None => slot,
+        }
+    }
+
     fn tag(&self) -> &[u8] {
         hash_tag(&self.key)
     }

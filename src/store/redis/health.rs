@@ -1,6 +1,63 @@
 //! Whether a Redis is fit to keep counters, and what to change about it.
 
-use redis::Value;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use redis::{Cmd, Value};
+
+use super::{RedisStore, connection::Failure, reply, scripts};
+use crate::{
+    Period,
+    store::{StoreError, StoreErrorKind},
+};
+
+impl RedisStore {
+    /// Whether Redis answers and can keep counters, for a readiness probe, and what should be changed
+    /// about it. [`connect`](Self::connect) looks too, and logs the warnings (feature `tracing`).
+    ///
+    /// It hands Redis the scripts that it does not know, and tries them out on a counter of nobody's.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer, does not write, is too old, or is a replica. A Redis that does not let its
+    /// user ask for `INFO` is taken to be fit if it writes, with a warning.
+    pub async fn health(&self) -> Result<Health, StoreError> {
+        // To somebody who has not said a password, this is the first to be refused.
+        let ping = self.plainly(redis::cmd("PING")).await;
+        ping.map_err(|failure| failure.error)?;
+        let health = match self.plainly(redis::cmd("INFO")).await {
+            Ok(info) => Health::read(&info, SystemTime::now())
+                .ok_or_else(|| reply::unexpected("INFO", &info))?,
+            Err(failure) if failure.error.kind() == StoreErrorKind::Server => Health {
+                warnings: vec![format!("its settings can't be seen: {}", failure.error)],
+                faults: Vec::new(),
+            },
+            Err(failure) => return Err(failure.error),
+        };
+        if !health.faults.is_empty() {
+            let message = format!("redis can't be used so: {}", health.faults.join("; "));
+            return Err(StoreError::new(StoreErrorKind::Config, message));
+        }
+        let known = self.plainly(scripts::are_known()).await;
+        if !matches!(known, Ok(Value::Array(known)) if known.iter().all(|one| *one == Value::Int(1)))
+        {
+            for script in scripts::all() {
+                // One that may not load them gets them with the first calls.
+                let _ = self.plainly(script.load()).await;
+            }
+        }
+        self.probe().await?;
+        Ok(health)
+    }
+
+    async fn plainly(&self, command: Cmd) -> Result<Value, Failure> {
+        let link = Arc::clone(&self.link);
+        let deadline = link.deadline();
+        link.send(command, None, deadline).await
+    }
+}
 
 /// How the servers of a [`RedisStore`](super::RedisStore) are: what
 /// [`health`](super::RedisStore::health) found.
@@ -23,9 +80,12 @@ pub struct Health {
 /// The oldest version that has all the commands, as major and minor number.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// How far clocks may be apart, with some time for the answer to arrive.
+const CLOCKS_APART: Duration = Duration::from_secs(2);
+
 impl Health {
     /// Reads what `INFO` answered: one server's, or in a cluster each one's.
-    pub(super) fn read(info: &Value) -> Option<Self> {
+    fn read(info: &Value, now: SystemTime) -> Option<Self> {
         let mut health = Self {
             warnings: Vec::new(),
             faults: Vec::new(),
@@ -34,15 +94,15 @@ impl Health {
             Value::Map(servers) => {
                 for (server, info) in servers {
                     let server = format!("{}: ", text(server)?);
-                    health.look_at(&server, text(info)?);
+                    health.look_at(&server, text(info)?, now);
                 }
             }
-            info => health.look_at("", text(info)?),
+            info => health.look_at("", text(info)?, now),
         }
         Some(health)
     }
 
-    fn look_at(&mut self, server: &str, info: &str) {
+    fn look_at(&mut self, server: &str, info: &str, now: SystemTime) {
         let field = |name: &str| {
             let mut lines = info.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -64,6 +124,17 @@ impl Health {
                 "{server}its maxmemory-policy is {policy}: when it is full it forgets counters, and \
                  with them blocks; set it to noeviction"
             ));
+        }
+        let its_time = field("server_time_usec").and_then(|time| time.parse().ok());
+        if let (Some(its_time), Ok(ours)) = (its_time, now.duration_since(UNIX_EPOCH)) {
+            let apart = ours.abs_diff(Duration::from_micros(its_time));
+            if apart > CLOCKS_APART {
+                let apart = Period::Of(Duration::from_secs(apart.as_secs()));
+                self.warnings.push(format!(
+                    "{server}its clock and this machine's are {apart} apart: blocks go by its clock, \
+                     and after a fail-over by another server's; have all clocks set by NTP"
+                ));
+            }
         }
         // Replicas of a cluster answer too, and are not asked for anything else.
         if field("role") == Some("slave") && field("cluster_enabled") != Some("1") {
@@ -94,7 +165,8 @@ mod tests {
     use super::*;
 
     fn read(info: &str) -> Health {
-        Health::read(&Value::BulkString(info.as_bytes().to_vec())).unwrap()
+        let info = Value::BulkString(info.as_bytes().to_vec());
+        Health::read(&info, UNIX_EPOCH + Duration::from_secs(1_790_000_000)).unwrap()
     }
 
     #[test]
@@ -115,13 +187,18 @@ mod tests {
                 .faults
                 .is_empty()
         );
-        assert!(Health::read(&Value::Nil).is_none());
+        assert!(Health::read(&Value::Nil, UNIX_EPOCH).is_none());
+        assert_eq!(read("server_time_usec:1790000001000000\r\n"), read(fine));
+        for time in ["1789999990000000", "1790003600000000"] {
+            let health = read(&format!("server_time_usec:{time}\r\n"));
+            assert!(health.warnings[0].contains("NTP"), "{health:?}");
+        }
 
         let each = Value::Map(vec![(
             Value::BulkString(b"10.0.0.1:6379".to_vec()),
             Value::BulkString(forgets.as_bytes().to_vec()),
         )]);
-        let health = Health::read(&each).unwrap();
+        let health = Health::read(&each, UNIX_EPOCH).unwrap();
         assert!(health.warnings[0].starts_with("10.0.0.1:6379: "));
     }
 }

@@ -13,6 +13,7 @@ use crate::store::{Key, StoreError, StoreErrorKind};
 /// and, given a secret, meaningless to somebody who reads the database.
 pub(super) struct KeyScheme {
     prefix: String,
+    channel: String,
     digest_key: [u8; 32],
 }
 
@@ -29,8 +30,14 @@ impl KeyScheme {
         }
         Ok(Self {
             prefix: prefix.to_owned(),
+            channel: format!("{prefix}:unblocked"),
             digest_key: blake3::derive_key("tower-login-rate-limit redis key subjects v1", secret),
         })
+    }
+
+    /// Where it is announced that a block was lifted.
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
     }
 
     pub(super) fn write(&self, key: &Key<'_>) -> Vec<u8> {
@@ -68,6 +75,13 @@ impl KeyScheme {
 pub(super) fn hash_tag(key: &[u8]) -> &[u8] {
     let mut parts = key.split(|byte| matches!(byte, b'{' | b'}'));
     parts.nth(1).unwrap_or(key)
+}
+
+/// What stands for this key in a store of this process: its tag is the subject, so that an account's
+/// counters and its known addresses belong together there too.
+pub(super) fn local_key(key: &[u8]) -> Key<'_> {
+    let kind = key.rsplit(|byte| *byte == b'}').next().unwrap_or(key);
+    Key::of_subject(std::str::from_utf8(kind).unwrap_or_default(), hash_tag(key))
 }
 
 #[cfg(test)]

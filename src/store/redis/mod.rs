@@ -1,18 +1,27 @@
 //! The store that a fleet of servers shares.
 
+mod alone;
+mod announcements;
+mod blocks;
+mod breaker;
 mod builder;
 mod calls;
 mod connection;
 mod counters;
+mod debts;
 mod health;
 mod keys;
+mod outage;
 mod reply;
 mod scripts;
 mod topology;
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -22,9 +31,13 @@ pub use redis;
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 
-pub use self::{builder::RedisStoreBuilder, health::Health};
-use self::{connection::Link, keys::KeyScheme};
-use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
+use self::{alone::Alone, blocks::Blocks, connection::Link, debts::Debt, keys::KeyScheme};
+pub use self::{
+    builder::RedisStoreBuilder,
+    health::Health,
+    outage::{Outage, Status},
+};
+use super::{Key, Slot, Standings, Store, StoreError, StoreFuture};
 use crate::{Address, KnownAddresses, Token, clock::Clock};
 
 /// Counters in Redis 6.2 or later, or in Valkey.
@@ -63,9 +76,11 @@ pub struct RedisStore {
 
 struct Shared {
     keys: KeyScheme,
-    clock: Option<Box<dyn Clock>>,
+    clock: Option<Arc<dyn Clock>>,
     /// Whether a server has refused to decide on counters of different hash tags, as a cluster does.
     is_cluster: AtomicBool,
+    blocks: Blocks,
+    alone: Alone,
 }
 
 impl RedisStore {
@@ -103,77 +118,52 @@ impl RedisStore {
         RedisStoreBuilder::default()
     }
 
-    /// Whether Redis answers and can keep counters, for a readiness probe, and what should be changed
-    /// about it. [`connect`](Self::connect) looks too, and logs the warnings (feature `tracing`).
-    ///
-    /// # Errors
-    ///
-    /// It does not answer, it is too old, or it is a replica. A Redis that does not let its user ask for
-    /// `INFO` is taken to be fit, with a warning.
-    pub async fn health(&self) -> Result<Health, StoreError> {
-        let deadline = self.link.deadline();
-        // To somebody who has not said a password, this is the first to be refused.
-        let ping = Arc::clone(&self.link).send(redis::cmd("PING"), None, deadline);
-        ping.await.map_err(|failure| failure.error)?;
-        let info = Arc::clone(&self.link).send(redis::cmd("INFO"), None, deadline);
-        let health = match info.await {
-            Ok(info) => Health::read(&info).ok_or_else(|| reply::unexpected("INFO", &info))?,
-            Err(failure) if failure.error.kind() == StoreErrorKind::Server => Health {
-                warnings: vec![format!("its settings can't be seen: {}", failure.error)],
-                faults: Vec::new(),
-            },
-            Err(failure) => return Err(failure.error),
-        };
-        match health.faults.is_empty() {
-            true => Ok(health),
-            false => Err(StoreError::new(
-                StoreErrorKind::Config,
-                format!("redis can't be used so: {}", health.faults.join("; ")),
-            )),
+    /// How it gets on. Asks nobody.
+    pub fn status(&self) -> Status {
+        let Shared { blocks, alone, .. } = &*self.shared;
+        Status {
+            is_away: alone.breaker.is_open(),
+            owed: alone.debts.len(),
+            refused_from_memory: blocks.refused(),
+            decided_alone: alone.decided.load(Ordering::Relaxed),
+            admitted_uncounted: alone.uncounted.load(Ordering::Relaxed),
+            hears_of_unblocks: blocks.are_announced(),
         }
     }
 
-    fn new(link: Arc<dyn Link>, keys: KeyScheme, clock: Option<Box<dyn Clock>>) -> Self {
-        let shared = Shared {
-            keys,
-            clock,
-            is_cluster: AtomicBool::new(false),
-        };
-        Self {
-            link,
-            shared: Arc::new(shared),
-        }
+    /// Where it is announced that a block was lifted.
+    fn channel(&self) -> &str {
+        self.shared.keys.channel()
     }
 }
 
 impl Store for RedisStore {
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        if slots.is_empty() {
-            return StoreFuture::now(Ok(Standings::default()));
+        match slots.is_empty() {
+            true => StoreFuture::now(Ok(Standings::default())),
+            false => self.decide(token, lease, self.counters(slots)),
         }
-        let (store, counters) = (self.clone(), self.counters(slots));
-        StoreFuture::later(
-            async move { store.reserve_or_check(Some(token), lease, counters).await },
-        )
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        if slots.is_empty() {
-            return StoreFuture::now(Ok(Standings::default()));
+        match slots.is_empty() {
+            true => StoreFuture::now(Ok(Standings::default())),
+            false => self.stand(self.counters(slots)),
         }
-        let (store, counters) = (self.clone(), self.counters(slots));
-        StoreFuture::later(async move {
-            let no_lease = Duration::ZERO;
-            store.reserve_or_check(None, no_lease, counters).await
-        })
     }
 
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        self.settle(token, true, slots)
+        match slots.is_empty() {
+            true => StoreFuture::now(Ok(0)),
+            false => self.tell(token, Debt::Fail(token, self.counters(slots))),
+        }
     }
 
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        self.settle(token, false, slots)
+        match slots.is_empty() {
+            true => StoreFuture::now(Ok(0)),
+            false => self.tell(token, Debt::cancel(token, self.counters(slots))),
+        }
     }
 
     fn cleanup(
@@ -183,19 +173,27 @@ impl Store for RedisStore {
         others: &[Slot<'_>],
     ) -> StoreFuture<()> {
         let counters = self.counters(mains.iter().chain(others));
-        if counters.len() == 0 {
-            return StoreFuture::now(Ok(()));
+        match token {
+            _ if counters.len() == 0 => StoreFuture::now(Ok(())),
+            Some(token) => {
+                let debt = Debt::CleanUp(Some(token), counters, mains.len());
+                self.tell(token, debt).done()
+            }
+            None => self.wipe(counters, mains.len()),
         }
-        let (store, mains) = (self.clone(), mains.len());
-        StoreFuture::later(async move { store.clean_up(token, counters, mains).await })
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
-        self.known_addresses(key, Some(address), keep).done()
+        self.tell_of_address(key, address, keep)
     }
 
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
-        self.known_addresses(key, None, keep)
+        self.known_from(key, keep)
+    }
+
+    fn flush(&self) -> StoreFuture<()> {
+        let store = self.clone();
+        StoreFuture::later(async move { store.all_told().await })
     }
 }
 

@@ -32,6 +32,7 @@ scripts! {
     RESERVE = "reserve.lua";
     SETTLE = "settle.lua";
     CLEANUP = "cleanup.lua";
+    MERGE = "merge.lua";
     KNOWN_ADDRESSES = "known_addresses.lua";
 }
 
@@ -73,6 +74,16 @@ impl Script {
         command.arg("SCRIPT").arg("LOAD").arg(&self.source);
         command
     }
+}
+
+/// Asks which of the scripts a server knows.
+pub(super) fn are_known() -> Cmd {
+    let mut command = Cmd::new();
+    command.arg("SCRIPT").arg("EXISTS");
+    for script in all() {
+        command.arg(&script.hash);
+    }
+    command
 }
 
 /// An argument that may be left to the server: nothing is sent as an empty string.

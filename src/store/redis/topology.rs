@@ -5,7 +5,7 @@ use std::time::Duration;
 use bb8_redis::bb8::ManageConnection;
 use percent_encoding::percent_decode_str;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
     aio::MultiplexedConnection,
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -13,6 +13,7 @@ use redis::{
 };
 use tokio::task::JoinSet;
 
+use super::announcements::{Announcers, Subscribing};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What a URL leads to.
@@ -110,7 +111,14 @@ fn no_timeouts() -> AsyncConnectionConfig {
 }
 
 /// Opens connections to one server.
+#[derive(Clone)]
 pub(super) struct OneServer(Client);
+
+impl Announcers for OneServer {
+    fn open(&self) -> Subscribing<'_> {
+        Box::pin(self.0.get_async_pubsub())
+    }
+}
 
 impl ManageConnection for OneServer {
     type Connection = MultiplexedConnection;
@@ -132,24 +140,44 @@ impl ManageConnection for OneServer {
 }
 
 /// Opens connections to the primaries of a cluster.
-pub(super) struct Cluster(ClusterClient);
+#[derive(Clone)]
+pub(super) struct Cluster {
+    client: ClusterClient,
+    /// Some of its servers, each alone: what is announced on one is heard on all.
+    servers: Vec<Client>,
+}
+
+impl Announcers for Cluster {
+    fn open(&self) -> Subscribing<'_> {
+        let servers = self.servers.clone().into_iter();
+        let opening = servers.map(|server| async move { server.get_async_pubsub().await });
+        Box::pin(first(opening))
+    }
+}
 
 impl Cluster {
     fn new(servers: Servers, deadline: Duration) -> Result<Self, StoreError> {
         if servers.path.is_some_and(|path| !path.is_empty()) {
             return Err(cant_be("a cluster has one database, and no path"));
         }
-        let mut client = ClusterClient::builder(servers.urls).connection_timeout(deadline);
+        let mut settings = RedisConnectionInfo::default();
+        let mut client = ClusterClient::builder(servers.urls.clone()).connection_timeout(deadline);
         if let Some(user) = servers.user {
+            settings = settings.set_username(&user);
             client = client.username(user);
         }
         if let Some(password) = servers.password {
+            settings = settings.set_password(&password);
             client = client.password(password);
         }
-        let client = client.build();
-        client
-            .map(Self)
-            .map_err(|error| cant_be(&error.to_string()))
+        let server = |url: String| {
+            let server = url.into_connection_info()?;
+            Client::open(server.set_redis_settings(settings.clone()))
+        };
+        let servers = servers.urls.into_iter().map(server);
+        let both = || Ok::<_, RedisError>((client.build()?, servers.collect::<Result<_, _>>()?));
+        let (client, servers) = both().map_err(|error| cant_be(&error.to_string()))?;
+        Ok(Self { client, servers })
     }
 }
 
@@ -158,7 +186,7 @@ impl ManageConnection for Cluster {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Self::Connection, RedisError> {
-        self.0.get_async_connection().await
+        self.client.get_async_connection().await
     }
 
     async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), RedisError> {
@@ -171,6 +199,7 @@ impl ManageConnection for Cluster {
 }
 
 /// Opens connections to the server that is the primary by Sentinel's word.
+#[derive(Clone)]
 pub(super) struct Sentinel {
     sentinels: Vec<String>,
     name: String,
@@ -222,34 +251,39 @@ impl Sentinel {
         let primary = SentinelServerType::Master;
         SentinelClient::build(vec![sentinel], name, redis, primary)
     }
+
+    /// What each of them holds to be the primary.
+    fn primaries(
+        &self,
+    ) -> impl Iterator<Item = impl Future<Output = Result<Client, RedisError>> + Send + use<>> {
+        self.sentinels.iter().map(|sentinel| {
+            let client = self.client(sentinel);
+            async move { client?.async_get_client().await }
+        })
+    }
+}
+
+impl Announcers for Sentinel {
+    fn open(&self) -> Subscribing<'_> {
+        let opening = self
+            .primaries()
+            .map(|primary| async move { primary.await?.get_async_pubsub().await });
+        Box::pin(first(opening))
+    }
 }
 
 impl ManageConnection for Sentinel {
     type Connection = MultiplexedConnection;
     type Error = RedisError;
 
-    /// Asks all of them at once, and believes the first who leads to a primary: one that is silent,
-    /// as the one on the primary's host may be when that fails, must not hold up the others.
     async fn connect(&self) -> Result<Self::Connection, RedisError> {
-        let mut asked = JoinSet::new();
-        for sentinel in &self.sentinels {
-            let mut client = self.client(sentinel)?;
-            asked.spawn(async move {
-                let client = client.async_get_client().await?;
-                let config = no_timeouts();
-                let connecting = client.get_multiplexed_async_connection_with_config(&config);
-                connecting.await
-            });
-        }
-        let mut error = RedisError::from((ErrorKind::Io, "no Sentinel can be reached"));
-        while let Some(answer) = asked.join_next().await {
-            match answer {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(said)) => error = said,
-                Err(_) => {}
-            }
-        }
-        Err(error)
+        let connecting = self.primaries().map(|primary| async move {
+            let (primary, config) = (primary.await?, no_timeouts());
+            primary
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+        });
+        first(connecting).await
     }
 
     async fn is_valid(&self, _: &mut Self::Connection) -> Result<(), RedisError> {
@@ -259,4 +293,21 @@ impl ManageConnection for Sentinel {
     fn has_broken(&self, _: &mut Self::Connection) -> bool {
         false
     }
+}
+
+/// Asks all of them at once, and believes the first who leads somewhere: one that is silent, as a
+/// Sentinel on the primary's host may be when that fails, must not hold up the others.
+async fn first<T: Send + 'static>(
+    asked: impl Iterator<Item = impl Future<Output = Result<T, RedisError>> + Send + 'static>,
+) -> Result<T, RedisError> {
+    let mut asked: JoinSet<_> = asked.collect();
+    let mut error = RedisError::from((ErrorKind::Io, "no server can be reached"));
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(said)) => error = said,
+            Err(_) => {}
+        }
+    }
+    Err(error)
 }

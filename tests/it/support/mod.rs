@@ -13,10 +13,13 @@ use tower_login_rate_limit::{
     LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Refusal, ReserveError,
     clock::ManualClock,
     extract::PeerAddressExtension,
-    store::{MemoryStore, Store},
+    store::{
+        MemoryStore, RedisStore, Store,
+        redis::{Outage, RedisStoreBuilder},
+    },
 };
 
-pub use proxy::Proxy;
+pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_server::RedisServer;
@@ -69,6 +72,11 @@ impl BothStores {
             (name, limiter)
         })
     }
+}
+
+/// For a store that has the deadline of everybody, and does not hide what is wrong with Redis.
+pub fn closed() -> RedisStoreBuilder {
+    RedisStore::builder().outage(Outage::Closed)
 }
 
 /// Waits until it is so, and gives up on what never will be.

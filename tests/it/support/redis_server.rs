@@ -10,7 +10,7 @@ use std::{
 use redis::{Connection, Value};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tower_login_rate_limit::store::redis::{RedisStore, RedisStoreBuilder};
+use tower_login_rate_limit::store::redis::{Outage, RedisStore, RedisStoreBuilder};
 
 /// A server on a free port of this machine, stopped when dropped.
 ///
@@ -61,8 +61,12 @@ impl RedisServer {
     }
 
     /// A store with a generous deadline: the machine may be busy with other tests.
+    /// For a store that says what Redis says and nothing else.
     pub fn builder(&self) -> RedisStoreBuilder {
-        RedisStore::builder().deadline(Duration::from_secs(20))
+        RedisStore::builder()
+            .deadline(Duration::from_secs(20))
+            .outage(Outage::Closed)
+            .remembered_blocks(0)
     }
 
     pub async fn store(&self) -> RedisStore {

@@ -1,0 +1,504 @@
+//! Getting on without Redis: deciding alone, and telling Redis afterwards.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+
+use super::{
+    Outage, RedisStore,
+    breaker::Breaker,
+    connection::{PATIENCE, RETRY},
+    counters::Counters,
+    debts::{Away, Debt, Debts},
+    keys::local_key,
+};
+use crate::{
+    Address, KnownAddresses, Limit, Period, Token,
+    algorithm::Millis,
+    clock::{Clock, to_millis},
+    events,
+    store::{Key, MemoryStore, Slot, Standings, Store, StoreError, StoreFuture},
+};
+
+/// How often it is tried whether Redis answers again.
+const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// How often something is told to a Redis that answers others, before it is given up.
+const TRIES: u32 = 20;
+/// How often attempts in flight are looked at while there is nothing else to do.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What a store needs to get on without Redis.
+pub(super) struct Alone {
+    pub(super) outage: Outage,
+    pub(super) breaker: Breaker,
+    pub(super) debts: Debts,
+    /// What this process has seen: failures that Redis was told of, and what Redis has not been told.
+    pub(super) local: MemoryStore,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) decided: AtomicU64,
+    pub(super) uncounted: AtomicU64,
+    /// Whether a task sees to it that Redis is told.
+    is_recovering: AtomicBool,
+    /// Something that Redis was to be told was told, or can't be.
+    pub(super) settled: Notify,
+}
+
+impl Alone {
+    pub(super) fn new(
+        outage: Outage,
+        deadline: Duration,
+        capacity: usize,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            outage,
+            breaker: Breaker::new(deadline * 2),
+            debts: Debts::new(capacity),
+            local: MemoryStore::with_capacity(capacity).with_clock(Arc::clone(&clock)),
+            clock,
+            decided: AtomicU64::new(0),
+            uncounted: AtomicU64::new(0),
+            is_recovering: AtomicBool::new(false),
+            settled: Notify::new(),
+        }
+    }
+
+    /// Whether what this process has learned alone is not known to Redis yet, and counts here.
+    fn knows_more(&self) -> bool {
+        self.outage == Outage::Fallback && !self.debts.is_empty()
+    }
+
+    fn reserve(
+        &self,
+        token: Token,
+        lease: Duration,
+        counters: &Counters,
+    ) -> Result<Standings, StoreError> {
+        at_once(self.local.reserve(token, lease, &counters.slots()))
+    }
+
+    fn cancel(&self, token: Token, counters: &Counters) {
+        let _ = at_once(self.local.cancel(token, &counters.slots()));
+    }
+
+    /// Keeps up with what Redis is told, so that this process knows something when it has to decide.
+    fn follow(&self, debt: &Debt) {
+        if self.outage != Outage::Fallback {
+            return;
+        }
+        match debt {
+            Debt::Fail(token, counters) => {
+                let slots = counters.slots();
+                let failed = at_once(self.local.fail(*token, &slots));
+                if failed.is_ok_and(|failed| failed > 0) {
+                    return;
+                }
+                // Redis had admitted it, and knows better if this process would not have.
+                let reserve = || self.reserve(*token, Duration::ZERO, counters);
+                if reserve().is_ok_and(|standings| !standings.admitted()) {
+                    let _ = at_once(self.local.cleanup(None, &slots, &[]));
+                    let _ = reserve();
+                }
+            }
+            Debt::Cancel(tokens, counters) => {
+                for token in tokens {
+                    self.cancel(*token, counters);
+                }
+            }
+            Debt::CleanUp(token, counters, mains) => {
+                let slots = counters.slots();
+                let (mains, others) = slots.split_at(*mains);
+                let _ = at_once(self.local.cleanup(None, mains, others));
+                if let Some(token) = token {
+                    self.cancel(*token, counters);
+                }
+            }
+            Debt::Merge(..) | Debt::Remember(_) => {}
+        }
+    }
+}
+
+/// What the store of this process answers: it never takes time.
+fn at_once<T>(answer: StoreFuture<T>) -> Result<T, StoreError> {
+    match answer.at_once() {
+        Some(answer) => answer,
+        None => Err(StoreError::new(
+            crate::store::StoreErrorKind::Protocol,
+            "a store in memory did not answer at once",
+        )),
+    }
+}
+
+impl RedisStore {
+    fn alone(&self) -> &Alone {
+        &self.shared.alone
+    }
+
+    /// Decides on an attempt: Redis does, or this process if Redis can't.
+    pub(super) fn decide(
+        &self,
+        token: Token,
+        lease: Duration,
+        counters: Arc<Counters>,
+    ) -> StoreFuture<Standings> {
+        let is_away = self.alone().breaker.is_open();
+        if let Some(refused) = self.shared.blocks.refuse(&counters, is_away) {
+            return StoreFuture::now(Ok(refused));
+        }
+        if is_away {
+            let error = || self.alone().breaker.error();
+            return StoreFuture::now(self.decide_alone(token, lease, counters, error));
+        }
+        let store = self.clone();
+        StoreFuture::later(async move { store.decide_with_redis(token, lease, counters).await })
+    }
+
+    async fn decide_with_redis(
+        &self,
+        token: Token,
+        lease: Duration,
+        counters: Arc<Counters>,
+    ) -> Result<Standings, StoreError> {
+        // Until Redis has been told what this process knows, both have to admit it.
+        let both = self.alone().knows_more();
+        if both {
+            let standings = self.alone().reserve(token, lease, &counters)?;
+            if !standings.admitted() {
+                return Ok(standings);
+            }
+        }
+        let asked = self.shared.blocks.asking();
+        let answer = self.ask(Some(token), lease, &counters).await;
+        if both && !answer.as_ref().is_ok_and(Standings::admitted) {
+            self.alone().cancel(token, &counters);
+        }
+        match self.noticed(answer) {
+            Ok(standings) => {
+                self.shared.blocks.learn(asked, &counters, &standings);
+                Ok(standings)
+            }
+            Err(error) => self.decide_alone(token, lease, counters, || error),
+        }
+    }
+
+    fn decide_alone(
+        &self,
+        token: Token,
+        lease: Duration,
+        counters: Arc<Counters>,
+        error: impl FnOnce() -> StoreError,
+    ) -> Result<Standings, StoreError> {
+        let alone = self.alone();
+        let decided = counters.len();
+        let lease_ends = alone.clock.now().saturating_add(to_millis(lease));
+        match alone.outage {
+            Outage::Closed => Err(error()),
+            Outage::Open => {
+                alone.debts.admitted(token, None, decided, lease_ends)?;
+                self.recover();
+                alone.uncounted.fetch_add(1, Ordering::Relaxed);
+                events::admitted_uncounted();
+                Ok(counters.untouched())
+            }
+            Outage::Fallback => {
+                let standings = alone.reserve(token, lease, &counters)?;
+                alone.decided.fetch_add(1, Ordering::Relaxed);
+                if standings.admitted() {
+                    let counting = Arc::new(counters.counting(&standings));
+                    let kept = if lease.is_zero() {
+                        let failed = Debt::Merge(token.twin(), counting, lease_ends);
+                        alone.debts.owe(failed)
+                    } else {
+                        (alone.debts).admitted(token, Some(counting), decided, lease_ends)
+                    };
+                    if let Err(error) = kept {
+                        alone.cancel(token, &counters);
+                        return Err(error);
+                    }
+                    self.recover();
+                }
+                Ok(standings)
+            }
+        }
+    }
+
+    /// How counters stand, by Redis or by what this process knows.
+    pub(super) fn stand(&self, counters: Arc<Counters>) -> StoreFuture<Standings> {
+        let alone_if = |store: &Self, counters: &Counters, error: StoreError| {
+            let alone = store.alone();
+            match alone.outage {
+                Outage::Closed => Err(error),
+                Outage::Open => Ok(counters.untouched()),
+                Outage::Fallback => match store.shared.blocks.refuse(counters, true) {
+                    Some(refused) => Ok(refused),
+                    None => at_once(alone.local.check(&counters.slots())),
+                },
+            }
+        };
+        if self.alone().breaker.is_open() {
+            let error = self.alone().breaker.error();
+            return StoreFuture::now(alone_if(self, &counters, error));
+        }
+        let store = self.clone();
+        StoreFuture::later(async move {
+            let answer = store.ask(None, Duration::ZERO, &counters).await;
+            match store.noticed(answer) {
+                Ok(standings) => Ok(standings),
+                Err(error) => alone_if(&store, &counters, error),
+            }
+        })
+    }
+
+    /// Tells Redis how an attempt went, now or, if it does not answer, later. Says in how many counters
+    /// that changed something; in all of them if that is not known yet.
+    pub(super) fn tell(&self, token: Token, debt: Debt) -> StoreFuture<usize> {
+        let alone = self.alone();
+        alone.follow(&debt);
+        let counters = match &debt {
+            Debt::Fail(_, counters)
+            | Debt::Cancel(_, counters)
+            | Debt::CleanUp(_, counters, _)
+            | Debt::Merge(_, counters, _) => counters.len(),
+            Debt::Remember(_) => 1,
+        };
+        if matches!(debt, Debt::Cancel(..)) {
+            alone.debts.withdraw(token.twin());
+        }
+        if let Some(away) = alone.debts.settled(token) {
+            let knows_nothing = away.decided >= counters;
+            if let Err(error) = self.tell_of_one_away(token, &debt, away) {
+                return StoreFuture::now(Err(error));
+            }
+            if knows_nothing {
+                return StoreFuture::now(Ok(counters));
+            }
+        }
+        if alone.breaker.is_open() {
+            return StoreFuture::now(self.owe(debt).map(|()| counters));
+        }
+        let store = self.clone();
+        StoreFuture::later(async move {
+            let paid = store.pay(&debt).await;
+            match store.noticed(paid) {
+                Ok(changed) => Ok(changed),
+                Err(_) => store.owe(debt).map(|()| counters),
+            }
+        })
+    }
+
+    /// Notes what Redis is to be told of an attempt that it has not decided on, or not on all of it.
+    fn tell_of_one_away(&self, token: Token, debt: &Debt, away: Away) -> Result<(), StoreError> {
+        match debt {
+            Debt::Fail(..) => {
+                let now = self.alone().clock.now();
+                for counters in away.counting {
+                    self.owe(Debt::Merge(token.twin(), counters, now))?;
+                }
+            }
+            Debt::CleanUp(_, counters, mains) if self.alone().outage == Outage::Fallback => {
+                self.owe(Debt::CleanUp(None, Arc::clone(counters), *mains))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sees to it that Redis is told, however long that takes.
+    pub(super) fn owe(&self, debt: Debt) -> Result<(), StoreError> {
+        self.alone().debts.owe(debt)?;
+        self.recover();
+        Ok(())
+    }
+
+    /// Forgets all failures in these counters, here and in Redis; or says that Redis was not reached.
+    pub(super) fn wipe(&self, counters: Arc<Counters>, mains: usize) -> StoreFuture<()> {
+        let debt = Debt::CleanUp(None, Arc::clone(&counters), mains);
+        self.alone().debts.forgive(&counters.keys()[..mains]);
+        self.alone().follow(&debt);
+        self.shared.blocks.forget(&counters);
+        if self.alone().breaker.is_open() {
+            return StoreFuture::now(Err(self.alone().breaker.error()));
+        }
+        let store = self.clone();
+        StoreFuture::later(async move {
+            let paid = store.pay(&debt).await;
+            store.noticed(paid).map(drop)
+        })
+    }
+
+    /// Keeps an address, in Redis and, where that does not answer, here.
+    pub(super) fn tell_of_address(
+        &self,
+        key: &Key<'_>,
+        address: Address,
+        keep: KnownAddresses,
+    ) -> StoreFuture<()> {
+        let command = self.known_addresses(key, Some(address), keep);
+        if self.alone().breaker.is_open() {
+            let name = self.shared.keys.write(key);
+            let _ = at_once(
+                self.alone()
+                    .local
+                    .remember(&local_key(&name), address, keep),
+            );
+            return StoreFuture::now(self.owe(Debt::Remember(command)));
+        }
+        let store = self.clone();
+        StoreFuture::later(async move {
+            let debt = Debt::Remember(command);
+            let paid = store.pay(&debt).await;
+            match store.noticed(paid) {
+                Ok(_) => Ok(()),
+                Err(_) => store.owe(debt),
+            }
+        })
+    }
+
+    /// The addresses that are kept, by Redis or by what this process knows.
+    pub(super) fn known_from(
+        &self,
+        key: &Key<'_>,
+        keep: KnownAddresses,
+    ) -> StoreFuture<Vec<Address>> {
+        let name = self.shared.keys.write(key);
+        let command = self.known_addresses(key, None, keep);
+        let store = self.clone();
+        StoreFuture::later(async move {
+            let answer = match store.alone().breaker.is_open() {
+                true => Err(store.alone().breaker.error()),
+                false => store.noticed(store.known_to_redis(command).await),
+            };
+            match answer {
+                Err(_) if store.alone().outage == Outage::Fallback => {
+                    at_once(store.alone().local.known(&local_key(&name), keep))
+                }
+                answer => answer,
+            }
+        })
+    }
+
+    /// Passes an answer on, and notices whether Redis works.
+    pub(super) fn noticed<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        let breaker = &self.alone().breaker;
+        match &answer {
+            Ok(_) => breaker.worked(),
+            Err(error) => {
+                if breaker.failed(error) {
+                    events::redis_away(error, self.alone().outage);
+                    self.recover();
+                }
+            }
+        }
+        answer
+    }
+
+    /// Starts the task that asks whether Redis answers again and tells it what it has missed, unless
+    /// it is at work.
+    fn recover(&self) {
+        if !self.alone().is_recovering.swap(true, Ordering::AcqRel) {
+            let store = self.clone();
+            tokio::spawn(async move { store.recovered().await });
+        }
+    }
+
+    async fn recovered(self) {
+        let alone = self.alone();
+        let (mut away, mut tries) = (None, 0);
+        loop {
+            if alone.breaker.is_open() {
+                alone.settled.notify_waiters();
+                let since = *away.get_or_insert_with(Instant::now);
+                // Nobody here is left to whom it would matter.
+                let is_forgotten = Arc::strong_count(&self.shared) == 1;
+                if is_forgotten && since.elapsed() > PATIENCE {
+                    return;
+                }
+                sleep(spread(PROBE_EVERY)).await;
+                if self.probe().await.is_err() {
+                    continue;
+                }
+                alone.breaker.close();
+                away = None;
+                events::redis_is_back(since.elapsed(), alone.debts.len());
+            }
+            alone.debts.end_leases(alone.clock.now());
+            let Some((number, debt)) = alone.debts.first() else {
+                alone.settled.notify_waiters();
+                if !alone.debts.is_empty() {
+                    sleep(LOOK_EVERY).await; // those in flight will be settled, or end
+                    continue;
+                }
+                alone.is_recovering.store(false, Ordering::Release);
+                // Something may have been owed since.
+                let more = !alone.debts.is_empty() || alone.breaker.is_open();
+                if more && !alone.is_recovering.swap(true, Ordering::AcqRel) {
+                    continue;
+                }
+                return;
+            };
+            // That nobody waits for: it opens no breaker.
+            match self.pay(&debt).await {
+                Ok(_) => {
+                    alone.debts.paid(number);
+                    tries = 0;
+                }
+                Err(error) => {
+                    tries += 1;
+                    if tries % TRIES == 0 && self.probe().await.is_ok() {
+                        // All else is answered, so it is this that Redis can't be told.
+                        events::not_settled(&error);
+                        alone.debts.paid(number);
+                    }
+                    sleep(spread(RETRY * tries.min(5))).await;
+                }
+            }
+        }
+    }
+
+    /// One call like any other, on a counter of nobody's: whether Redis admits, writes and answers.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        let limit = Limit::attempts(1).within(Period::seconds(1)).build();
+        let limit = limit.map_err(|error| {
+            StoreError::new(crate::store::StoreErrorKind::Config, error.to_string())
+        })?;
+        let token = Token::new();
+        // Another one each time: in a cluster they are everywhere.
+        let key = Key::of_subject("probe:", token.as_bytes().as_slice());
+        let counters = self.counters(&[Slot::new(key, &limit)]);
+        self.try_out(token, &counters).await
+    }
+
+    /// Waits until Redis was told everything, or can't be.
+    pub(super) async fn all_told(&self) -> Result<(), StoreError> {
+        loop {
+            let settled = self.alone().settled.notified();
+            if self.alone().debts.owed() == 0 {
+                return Ok(());
+            }
+            if self.alone().breaker.is_open() {
+                return Err(self.alone().breaker.error());
+            }
+            settled.await;
+        }
+    }
+}
+
+/// About this long, so that many processes do not all come at the same moment.
+fn spread(time: Duration) -> Duration {
+    let byte = Token::new().as_bytes()[0];
+    time.mul_f64(0.75 + f64::from(byte) / 512.0)
+}
+
+/// How long ago something was.
+pub(super) fn age(clock: &dyn Clock, at: Millis) -> Millis {
+    clock.now().saturating_sub(at)
+}

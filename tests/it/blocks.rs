@@ -1,0 +1,316 @@
+//! Whoever is blocked is refused from memory, and let in again within a second of an unblock anywhere.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tower_login_rate_limit::{
+    Limit, LoginLimiter, Outcome, Period, Policy, Reason, Rule,
+    clock::ManualClock,
+    store::{RedisStore, redis::RedisStoreBuilder},
+};
+
+use crate::support::{
+    DAY, Fault, HOUR, Proxy, RedisCluster, RedisSentinel, RedisServer, START, attempt, eventually,
+    fail, ip, refused,
+};
+
+const HOME: &str = "192.0.2.1";
+
+fn builder() -> RedisStoreBuilder {
+    RedisStore::builder().deadline(Duration::from_secs(20))
+}
+
+/// An app server of its own.
+async fn server(url: &str) -> (RedisStore, LoginLimiter) {
+    let store = builder().connect(url).await.unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store.clone());
+    (store, limiter)
+}
+
+fn commands(redis: &RedisServer) -> u64 {
+    let stats: String = redis.command(&["INFO", "stats"]);
+    let line = "total_commands_processed:";
+    let number = stats.lines().find_map(|l| l.strip_prefix(line));
+    number.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_blocked_attacker_reaches_no_redis() {
+    let redis = RedisServer::start();
+    let (store, limiter) = server(&redis.url()).await;
+    assert!(store.status().hears_of_unblocks);
+    fail(&limiter, ip(HOME), "user", 5).await;
+    let first = refused(limiter.reserve((ip(HOME), "user")).await);
+    let before = commands(&redis);
+    for _ in 0..20_000 {
+        let refusal = refused(limiter.reserve((ip(HOME), "user")).await);
+        assert_eq!(refusal.reason(), Reason::Blocked);
+        assert_eq!(
+            (refusal.rule(), refusal.usage()),
+            (first.rule(), first.usage())
+        );
+    }
+    // Asking is one, and a heart beat that is due may be another.
+    let asked = commands(&redis) - before;
+    assert!(asked <= 3, "{asked} commands");
+    assert_eq!(store.status().refused_from_memory, 20_000);
+    // The same under the other rule.
+    for i in 0..4 {
+        fail(&limiter, ip(HOME), &format!("user {i}"), 5).await;
+    }
+    let refusal = refused(limiter.reserve((ip(HOME), "anybody")).await);
+    assert_eq!(refusal.rule(), Rule::ADDRESS);
+    let before = redis.calls_of("evalsha");
+    for i in 0..1_000 {
+        let user = format!("somebody else {i}");
+        assert_eq!(
+            refused(limiter.reserve((ip(HOME), &*user)).await).rule(),
+            Rule::ADDRESS
+        );
+    }
+    assert_eq!(redis.calls_of("evalsha"), before);
+    // Whoever is not blocked is not touched by that.
+    fail(&limiter, ip("192.0.2.2"), "user", 1).await;
+}
+
+#[tokio::test]
+async fn the_time_that_is_left_is_right_and_the_end_is_noticed() {
+    let redis = RedisServer::start();
+    let clock = Arc::new(ManualClock::at(START));
+    let store = builder()
+        .clock(Arc::clone(&clock))
+        .connect(redis.url())
+        .await
+        .unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store.clone());
+    fail(&limiter, ip(HOME), "user", 5).await;
+    for passed in [0, 1, HOUR, DAY - 1] {
+        clock.set(START + passed);
+        // What is known is asked again after a while; both say the same.
+        for _ in 0..3 {
+            let refusal = refused(limiter.reserve((ip(HOME), "user")).await);
+            let left = Duration::from_millis(DAY - passed);
+            assert_eq!(refusal.lifts(), Period::Of(left));
+        }
+    }
+    assert!(store.status().refused_from_memory >= 6);
+    clock.set(START + DAY);
+    fail(&limiter, ip(HOME), "user", 1).await;
+}
+
+/// How long it takes until others notice an unblock, on two app servers that had refused from memory.
+async fn unblock_is_noticed(here: &LoginLimiter, there: &LoginLimiter) -> Duration {
+    fail(here, ip(HOME), "user", 5).await;
+    for limiter in [here, there, here, there] {
+        refused(limiter.reserve((ip(HOME), "user")).await);
+    }
+    here.unblock((ip(HOME), "user")).await.unwrap();
+    let unblocked = Instant::now();
+    // Here at once.
+    attempt(here, ip(HOME), "user", Outcome::NotAnAttempt)
+        .await
+        .unwrap();
+    while attempt(there, ip(HOME), "user", Outcome::NotAnAttempt)
+        .await
+        .is_err()
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    unblocked.elapsed()
+}
+
+#[tokio::test]
+async fn an_unblock_is_honoured_everywhere_within_a_second() {
+    let (redis, cluster, sentinel) = (
+        RedisServer::start(),
+        RedisCluster::start(),
+        RedisSentinel::start(),
+    );
+    let cluster = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].port());
+    for url in [redis.url(), cluster, sentinel.url()] {
+        let ((store, here), (other, there)) = (server(&url).await, server(&url).await);
+        eventually(|| store.status().hears_of_unblocks && other.status().hears_of_unblocks).await;
+        for _ in 0..3 {
+            let noticed = unblock_is_noticed(&here, &there).await;
+            assert!(noticed < Duration::from_secs(1), "{url}: {noticed:?}");
+        }
+        assert!(other.status().refused_from_memory >= 3);
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_is_announced_redis_is_asked_again_soon() {
+    let redis = RedisServer::start();
+    // One that may do everything but publish, one that may not subscribe, and a manager of the app's.
+    let acl = |user: &str, rights: &[&str]| {
+        let mut command = vec!["ACL", "SETUSER", user, "on", ">pass", "~*", "+@all"];
+        command.extend(rights);
+        redis.command::<()>(&command);
+        format!("redis://{user}:pass@127.0.0.1:{}", redis.port())
+    };
+    let mute = acl("mute", &["resetchannels"]);
+    let deaf = acl("deaf", &["allchannels", "-subscribe"]);
+    for url in [mute, deaf] {
+        let ((store, here), (_, there)) = (server(&url).await, server(&url).await);
+        assert!(!store.status().hears_of_unblocks);
+        let noticed = unblock_is_noticed(&here, &there).await;
+        assert!(noticed < Duration::from_secs(1), "{noticed:?}");
+    }
+    let own = || {
+        let client = redis::Client::open(redis.url()).unwrap();
+        let store = builder().build_with_manager(client).unwrap();
+        LoginLimiter::new(Policy::default(), store)
+    };
+    let noticed = unblock_is_noticed(&own(), &own()).await;
+    assert!(noticed < Duration::from_secs(1), "{noticed:?}");
+}
+
+/// A connection on which nothing is announced any more, without a word.
+#[tokio::test]
+async fn silence_is_noticed() {
+    let redis = RedisServer::start();
+    let proxy = Proxy::start(format!("127.0.0.1:{}", redis.port())).await;
+    let (store, there) = server(&proxy.url()).await;
+    let (_, here) = server(&redis.url()).await;
+    assert!(store.status().hears_of_unblocks);
+    proxy.forget_connections();
+    eventually(|| !store.status().hears_of_unblocks).await;
+    eventually(|| store.status().hears_of_unblocks).await;
+    let noticed = unblock_is_noticed(&here, &there).await;
+    assert!(noticed < Duration::from_secs(1), "{noticed:?}");
+    // And a loud end at once.
+    proxy.fail(Fault::Resets);
+    eventually(|| !store.status().hears_of_unblocks).await;
+}
+
+/// An attempt outlives its lease, counts as the failure that blocks its address, and then turns out well.
+/// Nobody has unblocked anything, and still the block is over.
+#[tokio::test]
+async fn a_success_that_ends_a_block_is_noticed_everywhere() {
+    let redis = RedisServer::start();
+    let policy = Policy::default()
+        .with_lease(Duration::from_secs(1))
+        .unwrap();
+    let limiter = async || {
+        let store = builder().connect(redis.url()).await.unwrap();
+        LoginLimiter::new(policy.clone(), store)
+    };
+    let (here, there) = (limiter().await, limiter().await);
+    let late = here.reserve((ip(HOME), "owner")).await.unwrap();
+    for i in 0..24 {
+        fail(&here, ip(HOME), &format!("user {i}"), 1).await;
+    }
+    loop {
+        let refusal = refused(there.reserve((ip(HOME), "anybody")).await);
+        if refusal.reason() == Reason::Blocked {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    refused(there.reserve((ip(HOME), "anybody")).await);
+    here.settle(late, Outcome::Success).await.unwrap();
+    let done = Instant::now();
+    while attempt(&there, ip(HOME), "anybody", Outcome::NotAnAttempt)
+        .await
+        .is_err()
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(
+        done.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        done.elapsed()
+    );
+}
+
+/// What nobody announces, as an operator who deletes a key by hand.
+#[tokio::test]
+async fn what_is_not_announced_is_noticed_by_and_by() {
+    let redis = RedisServer::start();
+    let clock = Arc::new(ManualClock::at(START));
+    let store = builder()
+        .clock(Arc::clone(&clock))
+        .connect(redis.url())
+        .await
+        .unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store.clone());
+    fail(&limiter, ip(HOME), "user", 5).await;
+    refused(limiter.reserve((ip(HOME), "user")).await);
+    redis.flush();
+    clock.advance(Duration::from_secs(9));
+    refused(limiter.reserve((ip(HOME), "user")).await);
+    clock.advance(Duration::from_secs(1));
+    fail(&limiter, ip(HOME), "user", 1).await;
+}
+
+#[tokio::test]
+async fn there_are_never_more_blocks_than_room() {
+    let redis = RedisServer::start();
+    let store = builder()
+        .remembered_blocks(10)
+        .connect(redis.url())
+        .await
+        .unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store.clone());
+    let address = |i: u8| IpAddr::from([192, 0, 2, i]);
+    for i in 0..30 {
+        fail(&limiter, address(i), "user", 5).await;
+    }
+    for _ in 0..3 {
+        for i in 0..30 {
+            refused(limiter.reserve((address(i), "user")).await);
+        }
+    }
+    assert_eq!(store.status().refused_from_memory, 20);
+    // What is over makes room.
+    for i in 0..30 {
+        limiter.unblock((address(i), "user")).await.unwrap();
+        fail(&limiter, address(i), "user", 5).await;
+        refused(limiter.reserve((address(i), "user")).await);
+    }
+}
+
+#[tokio::test]
+async fn a_block_is_known_under_the_limit_that_it_came_from() {
+    let redis = RedisServer::start();
+    let (store, limiter) = server(&redis.url()).await;
+    fail(&limiter, ip(HOME), "user", 5).await;
+    refused(limiter.reserve((ip(HOME), "user")).await);
+    let ten = Limit::attempts(10).within(Period::hours(24));
+    let policy = Policy::default().with_user_address_limit(ten).unwrap();
+    let lenient = LoginLimiter::new(policy, store);
+    fail(&lenient, ip(HOME), "user", 1).await;
+    refused(limiter.reserve((ip(HOME), "user")).await);
+}
+
+/// A block of the account is not one for an address that is known there.
+#[tokio::test]
+async fn who_is_exempt_is_not_refused_from_memory() {
+    let mut redis = RedisServer::start();
+    redis.keys_may_live(Some(Duration::from_secs(90 * 86_400)));
+    let store = builder().connect(redis.url()).await.unwrap();
+    let policy = Policy::strict()
+        .with_account_limit(Limit::attempts(3).within(Period::hours(1)))
+        .unwrap();
+    let limiter = LoginLimiter::new(policy, store.clone());
+    attempt(&limiter, ip(HOME), "owner", Outcome::Success)
+        .await
+        .unwrap();
+    for i in 10..13 {
+        fail(&limiter, ip(&format!("192.0.2.{i}")), "owner", 1).await;
+    }
+    for i in 20..23 {
+        let refusal = refused(
+            limiter
+                .reserve((ip(&format!("192.0.2.{i}")), "owner"))
+                .await,
+        );
+        assert_eq!(refusal.rule(), Rule::ACCOUNT);
+        attempt(&limiter, ip(HOME), "owner", Outcome::Success)
+            .await
+            .unwrap();
+    }
+}

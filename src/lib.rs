@@ -58,6 +58,7 @@
 //! |---|---|
 //! | `memory` | `store::MemoryStore`, the embedded store; on by default |
 //! | `redis` | `store::RedisStore`, for servers that share their counters |
+//! | `tls` | the same over TLS, by rustls; brings `redis` with it |
 //! | `axum` | `LoginAttempt` as an extractor, and the peer's address from axum's `ConnectInfo` |
 //! | `tonic` | the peer's address from tonic, and refusals as `tonic::Status` |
 //! | `serde` | policies from and to JSON, TOML and the like |

@@ -59,7 +59,7 @@ say "formatting"
 cargo fmt --check
 
 say "clippy, with no feature, each, and each two of them"
-features=(memory redis serde axum tonic tracing)
+features=(memory redis tls serde axum tonic tracing)
 for one in "" "${features[@]}"; do
   for other in "" "${features[@]}"; do
     if [[ "$one" > "$other" || ( -n "$one" && "$one" == "$other" ) ]]; then continue; fi

@@ -25,6 +25,7 @@ mod replies;
 mod server;
 mod shutdown;
 mod support;
+mod tls;
 mod topology;
 mod users;
 mod without_redis;

@@ -184,7 +184,8 @@ async fn a_reply_that_is_lost_counts_once() {
 async fn real_servers_that_cant_or_wont() {
     let redis = RedisServer::start();
     let set = |name: &str, value: &str| redis.command::<()>(&["CONFIG", "SET", name, value]);
-    let faults: [(&str, &dyn Fn(), &dyn Fn()); 4] = [
+    type Switch<'a> = &'a dyn Fn();
+    let faults: [(&str, Switch<'_>, Switch<'_>); 4] = [
         ("NOREPLICAS", &|| set("min-replicas-to-write", "1"), &|| {
             set("min-replicas-to-write", "0")
         }),

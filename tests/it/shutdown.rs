@@ -7,9 +7,12 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_login_rate_limit::{LoginAttempt, LoginLimiter, Policy, Reason, store::MemoryStore};
+use tower_login_rate_limit::{
+    LoginAttempt, LoginLimiter, Outcome, Policy, Reason,
+    store::{MemoryStore, RedisStore, StoreErrorKind},
+};
 
-use crate::support::{ip, layer, request};
+use crate::support::{Fault, Proxy, RedisServer, ip, layer, request};
 
 #[tokio::test]
 async fn waiting_for_the_end_waits_for_every_handler() {
@@ -80,4 +83,29 @@ async fn a_timeout_outside_counts_and_one_inside_is_the_servers_fault() {
     }
     let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
     assert_eq!(report.remaining(), Some(5));
+}
+
+/// Redis was slow when the last attempts were settled, or is gone.
+#[tokio::test]
+async fn the_end_waits_for_what_redis_has_to_be_told_unless_it_never_will() {
+    let mut redis = RedisServer::start();
+    let proxy = Proxy::start(format!("127.0.0.1:{}", redis.port())).await;
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store.clone());
+    let reserve = async || limiter.reserve((ip("192.0.2.1"), "user")).await.unwrap();
+    let attempt = reserve().await;
+    proxy.fail(Fault::BlackHole);
+    limiter.settle(attempt, Outcome::Failure).await.unwrap();
+    proxy.fail(Fault::None);
+    limiter.all_settled().await.unwrap();
+    assert_eq!(store.status().owed, 0);
+    let there = LoginLimiter::new(Policy::default(), redis.store().await);
+    let report = there.check((ip("192.0.2.1"), "user")).await.unwrap();
+    assert_eq!(report.remaining(), Some(4));
+
+    let attempt = reserve().await;
+    redis.kill();
+    limiter.settle(attempt, Outcome::Failure).await.unwrap();
+    let error = limiter.all_settled().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Connection);
 }

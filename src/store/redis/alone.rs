@@ -8,33 +8,22 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep},
-};
+use tokio::sync::Notify;
 
 use super::{
     Outage, RedisStore,
     breaker::Breaker,
-    connection::{PATIENCE, RETRY},
     counters::Counters,
     debts::{Away, Debt, Debts},
     keys::local_key,
 };
 use crate::{
-    Address, KnownAddresses, Limit, Period, Token,
+    Address, KnownAddresses, Token,
     algorithm::Millis,
     clock::{Clock, to_millis},
     events,
-    store::{Key, MemoryStore, Slot, Standings, Store, StoreError, StoreFuture},
+    store::{Key, MemoryStore, Standings, Store, StoreError, StoreFuture},
 };
-
-/// How often it is tried whether Redis answers again.
-const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// How often something is told to a Redis that answers others, before it is given up.
-const TRIES: u32 = 20;
-/// How often attempts in flight are looked at while there is nothing else to do.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a store needs to get on without Redis.
 pub(super) struct Alone {
@@ -47,9 +36,11 @@ pub(super) struct Alone {
     pub(super) decided: AtomicU64,
     pub(super) uncounted: AtomicU64,
     /// Whether a task sees to it that Redis is told.
-    is_recovering: AtomicBool,
-    /// Something that Redis was to be told was told, or can't be.
-    pub(super) settled: Notify,
+    pub(super) is_recovering: AtomicBool,
+    /// Redis was told everything, or could not be told something.
+    pub(super) told: Notify,
+    /// How often it could not.
+    pub(super) not_told: AtomicU64,
 }
 
 impl Alone {
@@ -68,7 +59,8 @@ impl Alone {
             decided: AtomicU64::new(0),
             uncounted: AtomicU64::new(0),
             is_recovering: AtomicBool::new(false),
-            settled: Notify::new(),
+            told: Notify::new(),
+            not_told: AtomicU64::new(0),
         }
     }
 
@@ -400,102 +392,6 @@ impl RedisStore {
         }
         answer
     }
-
-    /// Starts the task that asks whether Redis answers again and tells it what it has missed, unless
-    /// it is at work.
-    fn recover(&self) {
-        if !self.alone().is_recovering.swap(true, Ordering::AcqRel) {
-            let store = self.clone();
-            tokio::spawn(async move { store.recovered().await });
-        }
-    }
-
-    async fn recovered(self) {
-        let alone = self.alone();
-        let (mut away, mut tries) = (None, 0);
-        loop {
-            if alone.breaker.is_open() {
-                alone.settled.notify_waiters();
-                let since = *away.get_or_insert_with(Instant::now);
-                // Nobody here is left to whom it would matter.
-                let is_forgotten = Arc::strong_count(&self.shared) == 1;
-                if is_forgotten && since.elapsed() > PATIENCE {
-                    return;
-                }
-                sleep(spread(PROBE_EVERY)).await;
-                if self.probe().await.is_err() {
-                    continue;
-                }
-                alone.breaker.close();
-                away = None;
-                events::redis_is_back(since.elapsed(), alone.debts.len());
-            }
-            alone.debts.end_leases(alone.clock.now());
-            let Some((number, debt)) = alone.debts.first() else {
-                alone.settled.notify_waiters();
-                if !alone.debts.is_empty() {
-                    sleep(LOOK_EVERY).await; // those in flight will be settled, or end
-                    continue;
-                }
-                alone.is_recovering.store(false, Ordering::Release);
-                // Something may have been owed since.
-                let more = !alone.debts.is_empty() || alone.breaker.is_open();
-                if more && !alone.is_recovering.swap(true, Ordering::AcqRel) {
-                    continue;
-                }
-                return;
-            };
-            // That nobody waits for: it opens no breaker.
-            match self.pay(&debt).await {
-                Ok(_) => {
-                    alone.debts.paid(number);
-                    tries = 0;
-                }
-                Err(error) => {
-                    tries += 1;
-                    if tries % TRIES == 0 && self.probe().await.is_ok() {
-                        // All else is answered, so it is this that Redis can't be told.
-                        events::not_settled(&error);
-                        alone.debts.paid(number);
-                    }
-                    sleep(spread(RETRY * tries.min(5))).await;
-                }
-            }
-        }
-    }
-
-    /// One call like any other, on a counter of nobody's: whether Redis admits, writes and answers.
-    pub(super) async fn probe(&self) -> Result<(), StoreError> {
-        let limit = Limit::attempts(1).within(Period::seconds(1)).build();
-        let limit = limit.map_err(|error| {
-            StoreError::new(crate::store::StoreErrorKind::Config, error.to_string())
-        })?;
-        let token = Token::new();
-        // Another one each time: in a cluster they are everywhere.
-        let key = Key::of_subject("probe:", token.as_bytes().as_slice());
-        let counters = self.counters(&[Slot::new(key, &limit)]);
-        self.try_out(token, &counters).await
-    }
-
-    /// Waits until Redis was told everything, or can't be.
-    pub(super) async fn all_told(&self) -> Result<(), StoreError> {
-        loop {
-            let settled = self.alone().settled.notified();
-            if self.alone().debts.owed() == 0 {
-                return Ok(());
-            }
-            if self.alone().breaker.is_open() {
-                return Err(self.alone().breaker.error());
-            }
-            settled.await;
-        }
-    }
-}
-
-/// About this long, so that many processes do not all come at the same moment.
-fn spread(time: Duration) -> Duration {
-    let byte = Token::new().as_bytes()[0];
-    time.mul_f64(0.75 + f64::from(byte) / 512.0)
 }
 
 /// How long ago something was.

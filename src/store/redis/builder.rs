@@ -1,7 +1,7 @@
 //! How a Redis store is set up.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -17,6 +17,7 @@ use super::{
     blocks::Blocks,
     connection::{Connections, FromPool},
     keys::KeyScheme,
+    tls::Certificates,
     topology::Topology,
 };
 use crate::{
@@ -50,6 +51,7 @@ pub struct RedisStoreBuilder {
     outage: Outage,
     fallback_capacity: usize,
     remembered_blocks: usize,
+    certificates: Certificates,
 }
 
 impl Default for RedisStoreBuilder {
@@ -63,6 +65,7 @@ impl Default for RedisStoreBuilder {
             outage: Outage::default(),
             fallback_capacity: 100_000,
             remembered_blocks: 100_000,
+            certificates: Certificates::default(),
         }
     }
 }
@@ -129,6 +132,39 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// For a URL with TLS: the authority that has signed the server's certificate, if it is none that
+    /// the system knows, and the certificate that the app shows, if the server asks for one. All are
+    /// in PEM.
+    ///
+    /// With a `root_cert` only the authorities in it are believed, and not the system's. The same goes
+    /// for every server that is reached, the Sentinels too.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_login_rate_limit::store::{
+    ///     RedisStore,
+    ///     redis::redis::{ClientTlsConfig, TlsCertificates},
+    /// };
+    ///
+    /// let certificates = TlsCertificates {
+    ///     root_cert: Some(std::fs::read("/etc/redis/ca.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: std::fs::read("/etc/redis/app.pem")?,
+    ///         client_key: std::fs::read("/etc/redis/app.key")?,
+    ///     }),
+    /// };
+    /// let store = RedisStore::builder()
+    ///     .certificates(certificates)
+    ///     .connect("rediss://redis.example.org")
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn certificates(mut self, certificates: redis::TlsCertificates) -> Self {
+        self.certificates = Certificates(Some(certificates));
+        self
+    }
+
     /// Connects to the Redis at a URL, looks at its [health](RedisStore::health) and hands it the
     /// scripts. Fails if it does not answer or can't be used. See [`RedisStore::connect`] for what URLs
     /// look like.
@@ -154,8 +190,9 @@ impl RedisStoreBuilder {
     }
 
     /// The store, and who is told when announcements are heard, or can't be.
-    fn open(self, url: &str) -> Result<(RedisStore, Arc<Notify>), StoreError> {
-        match Topology::from_url(url, self.deadline)? {
+    fn open(mut self, url: &str) -> Result<(RedisStore, Arc<Notify>), StoreError> {
+        let certificates = mem::take(&mut self.certificates);
+        match Topology::from_url(url, certificates, self.deadline)? {
             Topology::OneServer(manager) => self.build_and_listen(manager),
             Topology::Cluster(manager) => self.build_and_listen(manager),
             Topology::Sentinel(manager) => self.build_and_listen(manager),
@@ -204,6 +241,11 @@ impl RedisStoreBuilder {
         if self.deadline.is_zero() || self.deadline > Duration::from_secs(3600) {
             return Err(config(
                 "a deadline is more than zero, or Redis has no time to answer, and an hour at most",
+            ));
+        }
+        if self.certificates.are_given() {
+            return Err(config(
+                "certificates go with a URL; a manager or a pool opens its connections with its own",
             ));
         }
         if tokio::runtime::Handle::try_current().is_err() {

@@ -12,8 +12,10 @@ mod debts;
 mod health;
 mod keys;
 mod outage;
+mod recovery;
 mod reply;
 mod scripts;
+mod tls;
 mod topology;
 
 use std::{
@@ -96,6 +98,22 @@ impl RedisStore {
     /// A few servers of a cluster are enough, it tells of the others. User and password are those of
     /// Redis, also where the hosts are Sentinels. For anything that a URL can't say there is
     /// [`build_with_manager`](RedisStoreBuilder::build_with_manager).
+    ///
+    /// # TLS
+    ///
+    /// With the feature `tls` there are `rediss://`, `rediss+cluster://` and `rediss+sentinel://`.
+    /// Every server is then reached over TLS, the Sentinels too, and must show a certificate for the
+    /// name or address that it is reached by: the one in the URL, or the one by which a cluster or
+    /// Sentinel names it. That is an address, unless `cluster-announce-hostname` and
+    /// `cluster-preferred-endpoint-type`, or Sentinel's `announce-hostnames`, say otherwise.
+    ///
+    /// The system's authorities are believed, or those of
+    /// [`certificates`](RedisStoreBuilder#method.certificates). `#insecure`, by which redis-rs believes
+    /// everybody, is refused. redis-rs reads the system's authorities anew for each connection that
+    /// it opens, which takes some ten milliseconds of the deadline.
+    ///
+    /// If the app has not chosen a crypto provider for rustls by then (`install_default`), ring becomes
+    /// the one of the process.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
         Self::builder().connect(url).await
     }

@@ -5,15 +5,19 @@ use std::time::Duration;
 use bb8_redis::bb8::ManageConnection;
 use percent_encoding::percent_decode_str;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError,
     aio::MultiplexedConnection,
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
+    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use tokio::task::JoinSet;
 
-use super::announcements::{Announcers, Subscribing};
+use super::{
+    announcements::{Announcers, Subscribing},
+    tls::{self, Certificates, Transport},
+};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// What a URL leads to.
@@ -24,21 +28,26 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    pub(super) fn from_url(url: &str, deadline: Duration) -> Result<Self, StoreError> {
+    pub(super) fn from_url(
+        url: &str,
+        certificates: Certificates,
+        deadline: Duration,
+    ) -> Result<Self, StoreError> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        let transport = |certificates| match scheme.starts_with("rediss") {
+            true => Transport::tls(certificates),
+            false => Transport::plain(&certificates),
+        };
         match scheme {
-            "redis+cluster" => {
-                let cluster = Cluster::new(Servers::read(rest)?, deadline)?;
-                Ok(Self::Cluster(cluster))
+            "redis+cluster" | "rediss+cluster" => {
+                let servers = Servers::read(rest, transport(certificates)?)?;
+                Ok(Self::Cluster(Cluster::new(servers, deadline)?))
             }
-            "redis+sentinel" => {
-                let sentinel = Sentinel::new(Servers::read(rest)?)?;
-                Ok(Self::Sentinel(sentinel))
+            "redis+sentinel" | "rediss+sentinel" => {
+                let servers = Servers::read(rest, transport(certificates)?)?;
+                Ok(Self::Sentinel(Sentinel::new(servers)?))
             }
-            _ => match Client::open(url) {
-                Ok(client) => Ok(Self::OneServer(OneServer(client))),
-                Err(error) => Err(cant_be(&error.to_string())),
-            },
+            _ => Ok(Self::OneServer(OneServer::new(url, certificates)?)),
         }
     }
 }
@@ -59,10 +68,11 @@ struct Servers {
     /// Each as a URL of its own.
     urls: Vec<String>,
     path: Option<String>,
+    transport: Transport,
 }
 
 impl Servers {
-    fn read(rest: &str) -> Result<Self, StoreError> {
+    fn read(rest: &str, transport: Transport) -> Result<Self, StoreError> {
         let (authority, path) = match rest.split_once('/') {
             Some((authority, path)) => (authority, Some(path.to_owned())),
             None => (rest, None),
@@ -85,13 +95,14 @@ impl Servers {
         };
         let url = |host: &str| match host.trim() {
             "" => Err(cant_be("a server's name is empty")),
-            host => Ok(format!("redis://{host}")),
+            host => Ok(format!("{}://{host}", transport.scheme())),
         };
         Ok(Self {
             user,
             password,
             urls: hosts.split(',').map(url).collect::<Result<_, _>>()?,
             path,
+            transport,
         })
     }
 }
@@ -120,6 +131,27 @@ impl Announcers for OneServer {
     }
 }
 
+impl OneServer {
+    fn new(url: &str, certificates: Certificates) -> Result<Self, StoreError> {
+        let server = url.into_connection_info().map_err(|error| {
+            // redis-rs would ask for a feature of its own.
+            match cfg!(not(feature = "tls")) && tls::is_for_tls(url) {
+                true => tls::feature_is_missing(),
+                false => cant_be(&error.to_string()),
+            }
+        })?;
+        let transport = match server.addr() {
+            ConnectionAddr::TcpTls { insecure: true, .. } => return Err(tls::unverified()),
+            ConnectionAddr::TcpTls { .. } => Transport::tls(certificates)?,
+            _ => Transport::plain(&certificates)?,
+        };
+        let client = transport.one_server(server);
+        client
+            .map(Self)
+            .map_err(|error| cant_be(&error.to_string()))
+    }
+}
+
 impl ManageConnection for OneServer {
     type Connection = MultiplexedConnection;
     type Error = RedisError;
@@ -142,7 +174,7 @@ impl ManageConnection for OneServer {
 /// Opens connections to the primaries of a cluster.
 #[derive(Clone)]
 pub(super) struct Cluster {
-    client: ClusterClient,
+    client: Box<ClusterClient>,
     /// Some of its servers, each alone: what is announced on one is heard on all.
     servers: Vec<Client>,
 }
@@ -161,7 +193,8 @@ impl Cluster {
             return Err(cant_be("a cluster has one database, and no path"));
         }
         let mut settings = RedisConnectionInfo::default();
-        let mut client = ClusterClient::builder(servers.urls.clone()).connection_timeout(deadline);
+        let client = ClusterClient::builder(servers.urls.clone()).connection_timeout(deadline);
+        let mut client = servers.transport.cluster(client);
         if let Some(user) = servers.user {
             settings = settings.set_username(&user);
             client = client.username(user);
@@ -172,12 +205,16 @@ impl Cluster {
         }
         let server = |url: String| {
             let server = url.into_connection_info()?;
-            Client::open(server.set_redis_settings(settings.clone()))
+            let server = server.set_redis_settings(settings.clone());
+            servers.transport.one_server(server)
         };
-        let servers = servers.urls.into_iter().map(server);
-        let both = || Ok::<_, RedisError>((client.build()?, servers.collect::<Result<_, _>>()?));
+        let urls = servers.urls.into_iter().map(server);
+        let both = || Ok::<_, RedisError>((client.build()?, urls.collect::<Result<_, _>>()?));
         let (client, servers) = both().map_err(|error| cant_be(&error.to_string()))?;
-        Ok(Self { client, servers })
+        Ok(Self {
+            client: Box::new(client),
+            servers,
+        })
     }
 }
 
@@ -201,9 +238,12 @@ impl ManageConnection for Cluster {
 /// Opens connections to the server that is the primary by Sentinel's word.
 #[derive(Clone)]
 pub(super) struct Sentinel {
-    sentinels: Vec<String>,
+    sentinels: Vec<ConnectionAddr>,
     name: String,
-    redis: SentinelNodeConnectionInfo,
+    database: u32,
+    user: Option<String>,
+    password: Option<String>,
+    transport: Transport,
 }
 
 impl Sentinel {
@@ -212,31 +252,30 @@ impl Sentinel {
         let (name, database) = path.split_once('/').unwrap_or((path, "0"));
         let name = decoded(name)?
             .ok_or_else(|| cant_be("the name that Sentinel knows the primary by is missing"))?;
-        let database: u32 = database
+        let database = database
             .parse()
             .map_err(|_| cant_be("what stands behind the name must be a database's number"))?;
-        let mut redis = RedisConnectionInfo::default().set_db(database.into());
-        if let Some(user) = servers.user {
-            redis = redis.set_username(user);
-        }
-        if let Some(password) = servers.password {
-            redis = redis.set_password(password);
-        }
         // A Sentinel listens elsewhere than a Redis.
         let sentinels = servers.urls.into_iter().map(|url| {
             let has_port = url.rsplit_once(':').is_some_and(|(_, port)| {
                 !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
             });
-            if has_port {
+            let url = if has_port {
                 url
             } else {
                 format!("{url}:26379")
-            }
+            };
+            let sentinel = url.into_connection_info();
+            sentinel.map(|sentinel| sentinel.addr().clone())
         });
+        let sentinels: Result<_, _> = sentinels.collect();
         let this = Self {
-            sentinels: sentinels.collect(),
+            sentinels: sentinels.map_err(|error: RedisError| cant_be(&error.to_string()))?,
             name,
-            redis: SentinelNodeConnectionInfo::default().set_redis_connection_info(redis),
+            database,
+            user: servers.user,
+            password: servers.password,
+            transport: servers.transport,
         };
         for sentinel in &this.sentinels {
             let client = this.client(sentinel);
@@ -246,10 +285,17 @@ impl Sentinel {
     }
 
     /// One that asks this Sentinel alone.
-    fn client(&self, sentinel: &str) -> Result<SentinelClient, RedisError> {
-        let (name, redis) = (self.name.clone(), Some(self.redis.clone()));
-        let primary = SentinelServerType::Master;
-        SentinelClient::build(vec![sentinel], name, redis, primary)
+    fn client(&self, sentinel: &ConnectionAddr) -> Result<SentinelClient, RedisError> {
+        let (sentinels, primary) = ([sentinel.clone()], SentinelServerType::Master);
+        let mut client = SentinelClientBuilder::new(sentinels, &self.name, primary)?
+            .set_client_to_redis_db(self.database.into());
+        if let Some(user) = &self.user {
+            client = client.set_client_to_redis_username(user);
+        }
+        if let Some(password) = &self.password {
+            client = client.set_client_to_redis_password(password);
+        }
+        self.transport.sentinel(client).build()
     }
 
     /// What each of them holds to be the primary.

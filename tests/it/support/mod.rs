@@ -1,5 +1,6 @@
 //! What the tests share.
 
+mod authority;
 pub mod oracle;
 mod proxy;
 mod redis_cluster;
@@ -19,6 +20,7 @@ use tower_login_rate_limit::{
     },
 };
 
+pub use authority::Authority;
 pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;

@@ -9,9 +9,17 @@ use std::{
 use redis::cluster::ClusterClient;
 use tower_login_rate_limit::{clock::Clock, store::RedisStore};
 
-use super::RedisServer;
+use super::{Authority, RedisServer};
 
 const SLOTS: usize = 16_384;
+
+/// A node's time is long, so that nobody is declared dead on a busy machine.
+const SETTINGS: [&str; 4] = [
+    "--cluster-enabled",
+    "yes",
+    "--cluster-node-timeout",
+    "60000",
+];
 
 /// Three primaries that share the slots, stopped when dropped.
 pub struct RedisCluster {
@@ -20,14 +28,19 @@ pub struct RedisCluster {
 
 impl RedisCluster {
     pub fn start() -> Self {
-        // Long, so that nobody is declared dead on a busy machine.
-        let settings = [
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "60000",
-        ];
-        let nodes: Vec<_> = (0..3).map(|_| RedisServer::start_with(&settings)).collect();
+        Self::of([(); 3].map(|()| RedisServer::start_with(&SETTINGS)))
+    }
+
+    /// Over TLS, among themselves too. Whoever comes needs a certificate.
+    pub fn start_tls(authority: &Authority) -> Self {
+        let settings = SETTINGS.iter().map(|word| (*word).to_owned());
+        let settings = settings.chain(authority.settings());
+        let tls = ["--tls-cluster", "yes", "--tls-auth-clients", "yes"];
+        let settings: Vec<_> = settings.chain(tls.map(str::to_owned)).collect();
+        Self::of([(); 3].map(|()| RedisServer::start_tls(settings.clone())))
+    }
+
+    fn of(nodes: [RedisServer; 3]) -> Self {
         for (i, node) in nodes.iter().enumerate() {
             let mine = (0..SLOTS).filter(|slot| slot * nodes.len() / SLOTS == i);
             let mut command = redis::cmd("CLUSTER");
@@ -36,7 +49,9 @@ impl RedisCluster {
             added.expect("slots");
             let _: () = node.command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port()]);
         }
-        let cluster = Self { nodes };
+        let cluster = Self {
+            nodes: nodes.into(),
+        };
         cluster.wait_until_agreed();
         cluster
     }

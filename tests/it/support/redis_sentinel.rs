@@ -9,7 +9,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{RedisServer, redis_server::free_port};
+use super::{
+    Authority, RedisServer,
+    redis_server::{free_port, program},
+};
 
 /// The name that Sentinels know the primary by.
 pub const NAME: &str = "logins";
@@ -18,7 +21,8 @@ pub const NAME: &str = "logins";
 pub struct RedisSentinel {
     pub servers: Vec<RedisServer>,
     sentinels: Vec<(u16, Child)>,
-    _directory: TempDir,
+    is_tls: bool,
+    directory: TempDir,
 }
 
 impl RedisSentinel {
@@ -26,12 +30,32 @@ impl RedisSentinel {
         let primary = RedisServer::start();
         let of_primary = ["--replicaof", "127.0.0.1", &primary.port()];
         let replicas = [(); 2].map(|()| RedisServer::start_with(&of_primary));
+        Self::watching(primary, replicas, None)
+    }
+
+    /// Over TLS, among themselves too. Whoever comes to a server or a Sentinel needs a certificate.
+    pub fn start_tls(authority: &Authority) -> Self {
+        let tls = ["--tls-replication", "yes", "--tls-auth-clients", "yes"];
+        let tls = authority
+            .settings()
+            .into_iter()
+            .chain(tls.map(str::to_owned));
+        let tls: Vec<_> = tls.collect();
+        let primary = RedisServer::start_tls(tls.clone());
+        let of_primary = ["--replicaof", "127.0.0.1", &primary.port()].map(str::to_owned);
+        let settings = [&tls[..], &of_primary].concat();
+        let replicas = [(); 2].map(|()| RedisServer::start_tls(settings.clone()));
+        Self::watching(primary, replicas, Some(&tls))
+    }
+
+    fn watching(primary: RedisServer, replicas: [RedisServer; 2], tls: Option<&[String]>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let sentinels = (0..3).map(|i| watch(&primary, &directory, i)).collect();
+        let sentinels = (0..3).map(|i| watch(&primary, &directory, i, tls));
         let this = Self {
+            sentinels: sentinels.collect(),
             servers: [primary].into_iter().chain(replicas).collect(),
-            sentinels,
-            _directory: directory,
+            is_tls: tls.is_some(),
+            directory,
         };
         this.wait_until_agreed();
         this
@@ -39,17 +63,22 @@ impl RedisSentinel {
 
     fn wait_until_agreed(&self) {
         let started = Instant::now();
-        let info = |port: u16| -> Option<String> {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).ok()?;
+        let info = |number: usize, port: u16| -> Option<String> {
+            let url = match self.is_tls {
+                true => format!("unix://{}", socket(&self.directory, number)),
+                false => format!("redis://127.0.0.1:{port}"),
+            };
+            let client = redis::Client::open(url).ok()?;
             let mut connection = client.get_connection().ok()?;
             let mut command = redis::cmd("INFO");
             command.arg("sentinel").query(&mut connection).ok()
         };
-        let agrees = |(port, _): &(u16, Child)| {
+        let agrees = |(number, (port, _)): (usize, &(u16, Child))| {
             let known = "slaves=2,sentinels=3";
-            info(*port).is_some_and(|info| info.contains("status=ok") && info.contains(known))
+            let info = info(number, *port);
+            info.is_some_and(|info| info.contains("status=ok") && info.contains(known))
         };
-        while !self.sentinels.iter().all(agrees) {
+        while !self.sentinels.iter().enumerate().all(agrees) {
             assert!(
                 started.elapsed() < Duration::from_secs(60),
                 "the Sentinels do not agree"
@@ -61,23 +90,43 @@ impl RedisSentinel {
     pub fn url(&self) -> String {
         let hosts = self.sentinels.iter();
         let hosts: Vec<_> = hosts.map(|(port, _)| format!("127.0.0.1:{port}")).collect();
-        format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 }
 
-fn watch(primary: &RedisServer, directory: &TempDir, number: usize) -> (u16, Child) {
+fn socket(directory: &TempDir, number: usize) -> String {
+    let path = directory.path().join(format!("sentinel-{number}.sock"));
+    path.display().to_string()
+}
+
+fn watch(
+    primary: &RedisServer,
+    directory: &TempDir,
+    number: usize,
+    tls: Option<&[String]>,
+) -> (u16, Child) {
     let port = free_port();
     let file = directory.path().join(format!("sentinel-{number}.conf"));
     let primary = primary.port();
+    let listening = match tls {
+        None => format!("port {port}\n"),
+        Some(tls) => {
+            let socket = socket(directory, number);
+            let settings = tls.chunks(2).map(|words| words.join(" "));
+            let settings = settings.map(|line| line.replacen("--", "", 1) + "\n");
+            let settings: String = settings.collect();
+            format!("port 0\ntls-port {port}\nunixsocket {socket}\n{settings}")
+        }
+    };
     let settings = format!(
-        "port {port}\nbind 127.0.0.1\nlogfile sentinel-{number}.log\n\
+        "{listening}bind 127.0.0.1\nlogfile sentinel-{number}.log\n\
          sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
          sentinel down-after-milliseconds {NAME} 1000\n\
          sentinel failover-timeout {NAME} 5000\n"
     );
     fs::write(&file, settings).expect("settings");
-    let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-    let process = Command::new(server)
+    let process = Command::new(program())
         .arg(&file)
         .arg("--sentinel")
         .current_dir(directory.path())

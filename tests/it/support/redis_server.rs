@@ -12,6 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tower_login_rate_limit::store::redis::{Outage, RedisStore, RedisStoreBuilder};
 
+/// Where a server with TLS also listens, in its directory.
+const SOCKET: &str = "redis.sock";
+
 /// A server on a free port of this machine, stopped when dropped.
 ///
 /// Then it also looks at every key that is left: each must have an end, no later than the longest
@@ -21,6 +24,7 @@ pub struct RedisServer {
     port: u16,
     directory: TempDir,
     settings: Vec<String>,
+    is_tls: bool,
     longest: Option<Duration>,
 }
 
@@ -31,18 +35,29 @@ impl RedisServer {
 
     /// With these on its command line.
     pub fn start_with(settings: &[&str]) -> Self {
-        let settings: Vec<_> = settings.iter().map(|word| (*word).to_owned()).collect();
+        let settings = settings.iter().map(|word| (*word).to_owned());
+        Self::start_so(settings.collect(), false)
+    }
+
+    /// With nothing but TLS on its port, and these on its command line.
+    pub fn start_tls(settings: Vec<String>) -> Self {
+        expect_tls();
+        Self::start_so(settings, true)
+    }
+
+    fn start_so(settings: Vec<String>, is_tls: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory for redis");
         // Somebody may take the port between finding and using it.
         for _ in 0..10 {
             let port = free_port();
-            let mut process = spawn(port, &directory, &settings);
-            if wait_until_ready(port, &mut process) {
+            let mut process = spawn(port, &directory, &settings, is_tls);
+            if wait_until_ready(&inner_url(port, &directory, is_tls), &mut process) {
                 return Self {
                     process,
                     port,
                     directory,
                     settings,
+                    is_tls,
                     longest: Some(Duration::from_secs(7 * 24 * 60 * 60 + 30)),
                 };
             }
@@ -57,7 +72,8 @@ impl RedisServer {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// A store with a generous deadline: the machine may be busy with other tests.
@@ -80,7 +96,8 @@ impl RedisServer {
     }
 
     pub fn connection(&self) -> Connection {
-        let client = redis::Client::open(self.url()).expect("a client");
+        let url = inner_url(self.port, &self.directory, self.is_tls);
+        let client = redis::Client::open(url).expect("a client");
         client.get_connection().expect("a connection")
     }
 
@@ -137,9 +154,10 @@ impl RedisServer {
 
     /// Starts it again where it was.
     pub fn restart(&mut self) {
-        self.process = spawn(self.port, &self.directory, &self.settings);
+        self.process = spawn(self.port, &self.directory, &self.settings, self.is_tls);
+        let url = inner_url(self.port, &self.directory, self.is_tls);
         assert!(
-            wait_until_ready(self.port, &mut self.process),
+            wait_until_ready(&url, &mut self.process),
             "redis-server did not start again"
         );
     }
@@ -190,10 +208,41 @@ pub fn free_port() -> u16 {
     }
 }
 
-fn spawn(port: u16, directory: &TempDir, settings: &[String]) -> Child {
-    let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+/// What the test itself talks to the server by: it needs no certificate.
+fn inner_url(port: u16, directory: &TempDir, is_tls: bool) -> String {
+    match is_tls {
+        true => format!("unix://{}", directory.path().join(SOCKET).display()),
+        false => format!("redis://127.0.0.1:{port}"),
+    }
+}
+
+pub fn program() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+/// A server that does not know TLS would look like one that does not start.
+fn expect_tls() {
+    let nowhere = ["--port", "0", "--tls-port", "0"];
+    let output = Command::new(program()).args(nowhere).output();
+    let said = output.expect("redis-server can be run").stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        !said.contains("Bad directive"),
+        "{} was built without TLS, which the tests need: {said}",
+        program()
+    );
+}
+
+fn spawn(port: u16, directory: &TempDir, settings: &[String], is_tls: bool) -> Child {
+    let server = program();
+    let port = port.to_string();
+    let ports = match is_tls {
+        true => vec!["--port", "0", "--tls-port", &port, "--unixsocket", SOCKET],
+        false => vec!["--port", &port],
+    };
     Command::new(&server)
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--bind", "127.0.0.1"])
+        .args(ports)
         .args(["--save", "", "--appendonly", "no"])
         .args(settings)
         .args(["--logfile", "redis.log"])
@@ -206,8 +255,8 @@ fn spawn(port: u16, directory: &TempDir, settings: &[String]) -> Child {
 }
 
 /// Whether it came up; not if it ended, as it does when the port is taken.
-fn wait_until_ready(port: u16, process: &mut Child) -> bool {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a client");
+fn wait_until_ready(url: &str, process: &mut Child) -> bool {
+    let client = redis::Client::open(url).expect("a client");
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(30) {
         if let Ok(Some(_)) = process.try_wait() {

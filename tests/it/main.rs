@@ -9,6 +9,7 @@ mod cases;
 mod contract;
 mod drops;
 mod examples;
+mod failover;
 mod grpc;
 mod known_addresses;
 mod limiter;

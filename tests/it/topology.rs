@@ -178,9 +178,7 @@ async fn sentinel_names_a_new_primary() {
     let store = RedisStore::connect(sentinel.url()).await.unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store);
     fail(&limiter, ip(HOME), "user", 4).await;
-    // Two replicas have it.
-    let replicated: u64 = sentinel.servers[0].command(&["WAIT", "2", "10000"]);
-    assert_eq!(replicated, 2);
+    sentinel.servers[0].wait_for_replicas(2, "replicated");
 
     sentinel.servers[0].kill();
     let started = Instant::now();

@@ -1,6 +1,7 @@
 //! What the tests share.
 
 mod authority;
+mod guessing;
 pub mod oracle;
 mod proxy;
 mod redis_cluster;
@@ -8,7 +9,12 @@ mod redis_sentinel;
 mod redis_server;
 pub mod server;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use tower_login_rate_limit::{
     LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Refusal, ReserveError,
@@ -21,6 +27,7 @@ use tower_login_rate_limit::{
 };
 
 pub use authority::Authority;
+pub use guessing::Guessing;
 pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
@@ -90,6 +97,15 @@ pub async fn eventually(mut is_so: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("it never came to that");
+}
+
+/// The same for what can't wait otherwise than by sleeping.
+pub fn wait_until(or_else: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{or_else}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// One attempt with this outcome.

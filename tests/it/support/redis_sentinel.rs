@@ -3,8 +3,6 @@
 use std::{
     fs,
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -12,6 +10,7 @@ use tempfile::TempDir;
 use super::{
     Authority, RedisServer,
     redis_server::{free_port, program},
+    wait_until,
 };
 
 /// The name that Sentinels know the primary by.
@@ -62,7 +61,6 @@ impl RedisSentinel {
     }
 
     fn wait_until_agreed(&self) {
-        let started = Instant::now();
         let info = |number: usize, port: u16| -> Option<String> {
             let url = match self.is_tls {
                 true => format!("unix://{}", socket(&self.directory, number)),
@@ -78,13 +76,31 @@ impl RedisSentinel {
             let info = info(number, *port);
             info.is_some_and(|info| info.contains("status=ok") && info.contains(known))
         };
-        while !self.sentinels.iter().enumerate().all(agrees) {
-            assert!(
-                started.elapsed() < Duration::from_secs(60),
-                "the Sentinels do not agree"
-            );
-            thread::sleep(Duration::from_millis(50));
-        }
+        let all = || self.sentinels.iter().enumerate().all(agrees);
+        wait_until("the Sentinels do not agree", all);
+    }
+
+    /// The server that takes writes, by its place.
+    pub fn primary(&self) -> usize {
+        let is_it = |server: &RedisServer| server.is_running() && server.is_primary();
+        self.servers.iter().position(is_it).expect("a primary")
+    }
+
+    /// How often a replica was made the primary.
+    pub fn promotions(&self) -> usize {
+        let promoted = |server: &RedisServer| server.times_in_log("MODE enabled (user request");
+        self.servers.iter().map(promoted).sum()
+    }
+
+    /// Starts a server that was killed again, as a replica of whoever is the primary now.
+    pub fn bring_back(&mut self, killed: usize) {
+        let primary = self.servers[self.primary()].port();
+        let server = &mut self.servers[killed];
+        server.restart();
+        let _: () = server.command(&["REPLICAOF", "127.0.0.1", &primary]);
+        wait_until("a server that is back is no replica", || {
+            server.is_replica()
+        });
     }
 
     pub fn url(&self) -> String {

@@ -36,7 +36,11 @@ impl RedisServer {
     /// With these on its command line.
     pub fn start_with(settings: &[&str]) -> Self {
         let settings = settings.iter().map(|word| (*word).to_owned());
-        Self::start_so(settings.collect(), false)
+        Self::start_with_all(settings.collect())
+    }
+
+    pub fn start_with_all(settings: Vec<String>) -> Self {
+        Self::start_so(settings, false)
     }
 
     /// With nothing but TLS on its port, and these on its command line.
@@ -107,9 +111,49 @@ impl RedisServer {
         command.query(&mut self.connection()).expect("an answer")
     }
 
+    pub fn is_running(&self) -> bool {
+        let client = redis::Client::open(self.url()).expect("a client");
+        client.get_connection().is_ok()
+    }
+
+    /// Waits until so many replicas have what was written so far. On a cluster this server must serve
+    /// the key, which is of no other use.
+    pub fn wait_for_replicas(&self, replicas: usize, key: &str) {
+        // WAIT is about what was written on the same connection.
+        let mut connection = self.connection();
+        let mut write = redis::cmd("SET");
+        write.arg(key).arg("").arg("PX").arg(60_000);
+        write.exec(&mut connection).expect("written");
+        let mut wait = redis::cmd("WAIT");
+        let replicated: usize = (wait.arg(replicas).arg(30_000))
+            .query(&mut connection)
+            .expect("an answer");
+        assert!(replicated >= replicas, "{replicated} replicas have it");
+    }
+
+    pub fn is_primary(&self) -> bool {
+        let info: String = self.command(&["INFO", "replication"]);
+        info.contains("role:master\r")
+    }
+
+    /// Whether it is one and has all that its primary has.
+    pub fn is_replica(&self) -> bool {
+        let info: String = self.command(&["INFO", "replication"]);
+        info.contains("role:slave\r") && info.contains("master_link_status:up\r")
+    }
+
+    /// How many lines of its log have this in them, from before a restart too.
+    pub fn times_in_log(&self, words: &str) -> usize {
+        let log = std::fs::read_to_string(self.directory.path().join("redis.log"));
+        let log = log.expect("a log");
+        log.lines().filter(|line| line.contains(words)).count()
+    }
+
     /// Every key with the milliseconds that it still has; -1 for ever.
     pub fn keys(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection();
+        // A replica in a cluster does not tell otherwise; one that is in none knows no such command.
+        let _ = redis::cmd("READONLY").exec(&mut connection);
         let keys: Vec<String> = redis::cmd("KEYS")
             .arg("*")
             .query(&mut connection)
@@ -130,6 +174,16 @@ impl RedisServer {
         stats
             .lines()
             .find_map(|l| l.strip_prefix(&line)?.split(',').next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// How often it has answered with an error that begins with this word.
+    pub fn errors_of(&self, word: &str) -> u64 {
+        let stats: String = self.command(&["INFO", "errorstats"]);
+        let line = format!("errorstat_{word}:count=");
+        stats
+            .lines()
+            .find_map(|l| l.strip_prefix(&line)?.parse().ok())
             .unwrap_or(0)
     }
 
@@ -244,6 +298,7 @@ fn spawn(port: u16, directory: &TempDir, settings: &[String], is_tls: bool) -> C
         .args(["--bind", "127.0.0.1"])
         .args(ports)
         .args(["--save", "", "--appendonly", "no"])
+        .args(["--repl-diskless-sync-delay", "0"])
         .args(settings)
         .args(["--logfile", "redis.log"])
         .arg("--dir")

@@ -23,6 +23,7 @@ mod plots;
 mod policy;
 mod redis_memory;
 mod replies;
+mod resharding;
 mod server;
 mod shutdown;
 mod support;

@@ -228,7 +228,8 @@ impl RedisStoreBuilder {
     }
 
     /// Opens connections with a manager of the app's own, of whatever kind they are: a client of
-    /// redis' with its feature `bb8` is one.
+    /// redis' with its feature `bb8` is one. A `ClusterClient` should be told to ask again sooner
+    /// than it does by default, after more than a second: `.min_retry_wait(10).max_retry_wait(40)`.
     pub fn build_with_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
     where
         M: ManageConnection<Error = RedisError>,

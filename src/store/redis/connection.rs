@@ -63,6 +63,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often something is tried again that nobody waits for.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 
+/// How long to wait before a cluster that is being changed is asked again.
+pub(super) const MOMENT: Duration = Duration::from_millis(20);
+
 /// Sends commands, over whatever kind of connection.
 pub(super) trait Link: Send + Sync {
     /// When something that begins now has to be answered.
@@ -147,19 +150,29 @@ where
                     ..self.no_answer_in_time().into()
                 });
             };
-            tries -= 1;
             link.answers.fetch_add(1, Ordering::Relaxed);
             match answer {
                 Ok(value) => return Ok(value),
                 // Every command of ours may be repeated: a reply that was lost counts once.
                 Err(error) if is_of_the_connection(&error) => {
                     link.mark_broken();
+                    tries -= 1;
                     if tries == 0 {
                         return Err(Failure {
                             was_sent,
                             ..self.explain(&error).into()
                         });
                     }
+                }
+                // This try was not carried out; one before, whose reply was lost, may have been.
+                Err(error) if is_of_a_moment(&error) => {
+                    if Instant::now() + MOMENT >= deadline {
+                        return Err(Failure {
+                            was_sent,
+                            ..self.explain(&error).into()
+                        });
+                    }
+                    sleep(MOMENT).await;
                 }
                 // The server has refused it.
                 Err(error) => {
@@ -290,6 +303,16 @@ fn is_of_the_connection(error: &RedisError) -> bool {
             error.kind(),
             ErrorKind::Server(ReadOnly | MasterDown | BusyLoading)
         )
+}
+
+/// Whether a cluster says that it is being changed: a slot is on its way from one server to another, or
+/// has no server until a replica takes over.
+fn is_of_a_moment(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+    matches!(
+        error.kind(),
+        ErrorKind::Server(TryAgain | ClusterDown | Moved | Ask)
+    )
 }
 
 /// A connection that many use at once and any of them can declare dead.

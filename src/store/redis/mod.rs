@@ -70,6 +70,9 @@ use crate::{Address, KnownAddresses, Token, clock::Clock};
 /// So nothing is admitted beyond a limit, for one more round trip.
 ///
 /// Only primaries are asked, never replicas.
+///
+/// Slots may be moved while it is in use. A caller who has no counter yet waits until the slot has moved;
+/// if that takes longer than the deadline, it is an error.
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<dyn Link>,

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use super::{
     announcements::{Announcers, Subscribing},
+    connection::MOMENT,
     tls::{self, Certificates, Transport},
 };
 use crate::store::{StoreError, StoreErrorKind};
@@ -193,7 +194,13 @@ impl Cluster {
             return Err(cant_be("a cluster has one database, and no path"));
         }
         let mut settings = RedisConnectionInfo::default();
-        let client = ClusterClient::builder(servers.urls.clone()).connection_timeout(deadline);
+        // A slot that is on its way to another server arrives in a moment. The client would wait for
+        // more than a second before it asks again.
+        let moment = MOMENT.as_millis() as u64;
+        let client = ClusterClient::builder(servers.urls.clone())
+            .connection_timeout(deadline)
+            .min_retry_wait(moment / 2)
+            .max_retry_wait(moment * 2);
         let mut client = servers.transport.cluster(client);
         if let Some(user) = servers.user {
             settings = settings.set_username(&user);

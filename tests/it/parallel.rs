@@ -14,12 +14,17 @@ use tower_login_rate_limit::{
     store::{MemoryStore, RedisStore},
 };
 
-use crate::support::{RedisServer, attempt, ip};
+use crate::support::{RedisCluster, RedisSentinel, RedisServer, attempt, ip};
 
 const ROUNDS: u32 = 200;
 const PROCESSES: usize = 4;
 const TASKS: usize = 256;
 const WORKER: &str = "GUESSING_WORKER_REDIS_URL";
+
+/// Where there are more servers it takes longer; `GUESSING_ROUNDS=200` does as many there.
+fn rounds_elsewhere() -> u32 {
+    std::env::var("GUESSING_ROUNDS").map_or(50, |rounds| rounds.parse().expect("a number"))
+}
 
 /// Whom the tasks of one round guess at: all at one user, or each at another.
 #[derive(Clone, Copy)]
@@ -148,26 +153,65 @@ impl Drop for Guesser {
     }
 }
 
-#[test]
-fn four_processes_guess_exactly_as_often_as_the_limit_on_redis() {
+/// Starts them, or is one of them.
+fn four_processes_guess_exactly_as_often_as_the_limit<R>(
+    test: &str,
+    start: impl FnOnce() -> R,
+    url: impl FnOnce(&R) -> String,
+    flush: impl Fn(&R),
+    rounds: u32,
+) {
     if let Ok(url) = std::env::var(WORKER) {
         return Guesser::work(url);
     }
-    let redis = RedisServer::start();
-    let name = "parallel::four_processes_guess_exactly_as_often_as_the_limit_on_redis";
+    let redis = start();
+    let (url, test) = (url(&redis), format!("parallel::{test}"));
     let mut guessers: Vec<_> = (0..PROCESSES)
-        .map(|_| Guesser::start(&redis.url(), name))
+        .map(|_| Guesser::start(&url, &test))
         .collect();
     for (target, kind) in Target::BOTH.into_iter().enumerate() {
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             for (process, guesser) in guessers.iter_mut().enumerate() {
                 guesser.begin(target, round, process);
             }
             let admitted: usize = guessers.iter_mut().map(Guesser::admitted).sum();
             assert_eq!(admitted, kind.limit(), "round {round}");
         }
-        redis.flush();
+        flush(&redis);
     }
+}
+
+#[test]
+fn four_processes_guess_exactly_as_often_as_the_limit_on_redis() {
+    four_processes_guess_exactly_as_often_as_the_limit(
+        "four_processes_guess_exactly_as_often_as_the_limit_on_redis",
+        RedisServer::start,
+        RedisServer::url,
+        RedisServer::flush,
+        ROUNDS,
+    );
+}
+
+#[test]
+fn four_processes_guess_exactly_as_often_as_the_limit_on_a_cluster() {
+    four_processes_guess_exactly_as_often_as_the_limit(
+        "four_processes_guess_exactly_as_often_as_the_limit_on_a_cluster",
+        RedisCluster::start,
+        RedisCluster::url,
+        RedisCluster::flush,
+        rounds_elsewhere(),
+    );
+}
+
+#[test]
+fn four_processes_guess_exactly_as_often_as_the_limit_by_sentinel() {
+    four_processes_guess_exactly_as_often_as_the_limit(
+        "four_processes_guess_exactly_as_often_as_the_limit_by_sentinel",
+        RedisSentinel::start,
+        RedisSentinel::url,
+        |sentinel| sentinel.servers[sentinel.primary()].flush(),
+        rounds_elsewhere(),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -189,8 +189,9 @@ async fn the_primary_is_killed_under_load<R: Redundant>(within: Duration, name: 
         let promotions = redis.promotions();
         println!(
             "{name}, run {run}: replica promoted after {promoted:.2?}, servers back after {times:.2?}; \
-             {promotions} promotions, {} guesses let through, {} refused, {} errors",
+             {promotions} promotions, {} guesses let through, {} at most at a pair, {} refused, {} errors",
             tally.admitted(),
+            tally.most_of_a_pair(),
             tally.refused,
             tally.errors.len()
         );

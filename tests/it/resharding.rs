@@ -74,8 +74,9 @@ impl Mover {
         *self.owners.entry(slot).or_insert(even)
     }
 
-    /// Waits until all nodes know the same of each other. Somebody who does not know yet who was the
-    /// last to get a slot can't get one that everybody believes is theirs.
+    /// Waits until all nodes know the epochs of each other. Who is given a slot takes an epoch above all
+    /// that it knows of; if it does not know of one, it may lose the slot again to a message that was
+    /// under way.
     fn wait_until_agreed(&mut self) {
         wait_until("the nodes of a cluster do not agree", || {
             let views = self.nodes.iter_mut().map(Node::epochs);

@@ -92,6 +92,11 @@ impl Tally {
         *self.of_addresses.entry(address).or_default() += 1;
     }
 
+    /// How often the pair was admitted that was most often.
+    pub fn most_of_a_pair(&self) -> usize {
+        self.of_pairs.values().copied().max().unwrap_or(0)
+    }
+
     /// Nobody was admitted more than so many times as often as the default policy admits.
     pub fn assert_within(&self, times: usize) {
         for (pair, admitted) in &self.of_pairs {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::cluster::ClusterClient;
 use tower_login_rate_limit::{clock::Clock, store::RedisStore};
 
-use super::{Authority, RedisServer, wait_until};
+use super::{Authority, RedisServer, redis_server::SYNC_AT_ONCE, wait_until};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
@@ -60,7 +60,8 @@ impl RedisCluster {
             "--cluster-node-timeout",
             timeout,
         ];
-        let settings = settings.map(str::to_owned).to_vec();
+        let settings = settings.iter().chain(&SYNC_AT_ONCE);
+        let settings: Vec<_> = settings.map(|word| (*word).to_owned()).collect();
         let nodes: Vec<_> = (0..nodes).map(|_| start(settings.clone())).collect();
         for (i, node) in nodes.iter().enumerate() {
             let mine = (0..SLOTS).filter(|slot| slot * PRIMARIES / SLOTS == i);

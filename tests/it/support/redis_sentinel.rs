@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{
     Authority, RedisServer,
-    redis_server::{free_port, program},
+    redis_server::{SYNC_AT_ONCE, free_port, program},
     wait_until,
 };
 
@@ -26,8 +26,9 @@ pub struct RedisSentinel {
 
 impl RedisSentinel {
     pub fn start() -> Self {
-        let primary = RedisServer::start();
-        let of_primary = ["--replicaof", "127.0.0.1", &primary.port()];
+        let primary = RedisServer::start_with(&SYNC_AT_ONCE);
+        let port = primary.port();
+        let of_primary = [&["--replicaof", "127.0.0.1", &port], &SYNC_AT_ONCE[..]].concat();
         let replicas = [(); 2].map(|()| RedisServer::start_with(&of_primary));
         Self::watching(primary, replicas, None)
     }

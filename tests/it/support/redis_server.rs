@@ -15,6 +15,9 @@ use tower_login_rate_limit::store::redis::{Outage, RedisStore, RedisStoreBuilder
 /// Where a server with TLS also listens, in its directory.
 const SOCKET: &str = "redis.sock";
 
+/// For servers that have replicas: these get all there is at once, and not after some seconds.
+pub const SYNC_AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+
 /// A server on a free port of this machine, stopped when dropped.
 ///
 /// Then it also looks at every key that is left: each must have an end, no later than the longest
@@ -298,7 +301,6 @@ fn spawn(port: u16, directory: &TempDir, settings: &[String], is_tls: bool) -> C
         .args(["--bind", "127.0.0.1"])
         .args(ports)
         .args(["--save", "", "--appendonly", "no"])
-        .args(["--repl-diskless-sync-delay", "0"])
         .args(settings)
         .args(["--logfile", "redis.log"])
         .arg("--dir")

@@ -12,23 +12,19 @@ use std::{
 
 use tower_login_rate_limit::{
     LoginLimiter, Outcome, Policy, Reason, ReserveError,
-    store::{RedisStore, redis::RedisStoreBuilder},
+    store::{RedisStore, redis::Outage},
 };
 
 use crate::support::{Guessing, RedisCluster, RedisSentinel, fail, ip};
 
 const SERVERS: usize = 3;
 
-/// As an app would have it.
-fn builder() -> RedisStoreBuilder {
-    RedisStore::builder()
-}
-
 /// One for each of several app servers.
-async fn limiters(url: &str) -> Vec<LoginLimiter> {
+async fn limiters(url: &str, outage: Outage) -> Vec<LoginLimiter> {
     let mut limiters = Vec::new();
     for _ in 0..SERVERS {
-        let store = builder().connect(url).await.expect("a store");
+        let builder = RedisStore::builder().outage(outage);
+        let store = builder.connect(url).await.expect("a store");
         limiters.push(LoginLimiter::new(Policy::default(), store));
     }
     limiters
@@ -154,7 +150,7 @@ async fn the_primary_is_killed_under_load<R: Redundant>(within: Duration, name: 
     let runs = std::env::var("FAILOVER_RUNS").map_or(2, |runs| runs.parse().expect("a number"));
     for run in 1..=runs {
         let mut redis = R::start();
-        let limiters = limiters(&redis.url()).await;
+        let limiters = limiters(&redis.url(), Outage::Closed).await;
         let home = ip("192.0.2.1");
         let primary = redis.primary_of(home);
         let affected: Vec<_> = (0..64)
@@ -201,6 +197,38 @@ async fn the_primary_is_killed_under_load<R: Redundant>(within: Duration, name: 
             assert!(time <= within, "back after {time:?}");
         }
     }
+}
+
+/// With a fallback nobody notices. Each app server may then admit the limit by itself, and what failed
+/// meanwhile counts afterwards.
+async fn nobody_notices_with_a_fallback<R: Redundant>() {
+    let mut redis = R::start();
+    let limiters = limiters(&redis.url(), Outage::Fallback).await;
+    let primary = redis.primary_of(ip("192.0.2.1"));
+    let guessing = Guessing::start(limiters, Duration::from_millis(100));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    redis.kill(primary);
+    let killed = Instant::now();
+    while redis.promotions() == 0 {
+        assert!(killed.elapsed() < Duration::from_secs(60), "none promoted");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let promotions = redis.promotions();
+    let tally = guessing.end().await;
+    assert!(tally.errors.is_empty(), "{:?}", tally.errors.first());
+    tally.assert_within(SERVERS + promotions);
+    redis.bring_back(primary);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_notices_with_a_fallback_that_sentinel_replaces_a_primary() {
+    nobody_notices_with_a_fallback::<RedisSentinel>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_notices_with_a_fallback_that_a_cluster_replaces_a_primary() {
+    nobody_notices_with_a_fallback::<RedisCluster>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

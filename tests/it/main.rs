@@ -26,6 +26,7 @@ mod replies;
 mod resharding;
 mod server;
 mod shutdown;
+mod soak;
 mod support;
 mod tls;
 mod topology;

@@ -9,12 +9,9 @@ use std::{
 };
 
 use tokio::{sync::Barrier, task::JoinSet};
-use tower_login_rate_limit::{
-    LoginLimiter, Outcome, Policy, ReserveError,
-    store::{MemoryStore, RedisStore},
-};
+use tower_login_rate_limit::{LoginLimiter, Outcome, Policy, ReserveError, store::MemoryStore};
 
-use crate::support::{RedisCluster, RedisSentinel, RedisServer, attempt, ip};
+use crate::support::{RedisCluster, RedisSentinel, RedisServer, attempt, closed, ip};
 
 const ROUNDS: u32 = 200;
 const PROCESSES: usize = 4;
@@ -126,7 +123,7 @@ impl Guesser {
     fn work(url: String) {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let builder = RedisStore::builder().deadline(Duration::from_secs(60));
+            let builder = closed().deadline(Duration::from_secs(60));
             let store = builder.connect(url).await.expect("a store");
             let limiter = LoginLimiter::new(Policy::default(), store);
             for line in std::io::stdin().lines() {

@@ -8,17 +8,14 @@ use std::{
 };
 
 use redis::{Cmd, Connection, FromRedisValue};
-use tower_login_rate_limit::{
-    LoginLimiter, Policy, Rule,
-    store::{RedisStore, redis::RedisStoreBuilder},
-};
+use tower_login_rate_limit::{LoginLimiter, Policy, Rule, store::redis::RedisStoreBuilder};
 
-use crate::support::{Guessing, RedisCluster, eventually, fail, ip, wait_until};
+use crate::support::{Guessing, RedisCluster, closed, eventually, fail, ip, wait_until};
 
 /// While a slot moves, Redis decides on two counters only if it finds both; so somebody new has to
 /// wait until the slot has moved.
 fn builder() -> RedisStoreBuilder {
-    RedisStore::builder().deadline(Duration::from_secs(2))
+    closed().deadline(Duration::from_secs(2))
 }
 
 /// Moves slots as `redis-cli --cluster reshard` does.

@@ -137,7 +137,14 @@ where
                 ..Failure::from(error)
             };
             let mut link = match timeout_at(deadline, self.checkout()).await {
-                Ok(link) => link.map_err(|error| failed(self.explain(&error)))?,
+                Ok(Ok(link)) => link,
+                // One broke while it was being opened, as when the server is started again. Another
+                // one may not.
+                Ok(Err(error)) if error.is_connection_dropped() && tries > 1 => {
+                    tries -= 1;
+                    continue;
+                }
+                Ok(Err(error)) => return Err(failed(self.explain(&error))),
                 Err(_) => return Err(failed(self.no_connection_in_time())),
             };
             was_sent = true;

@@ -8,7 +8,7 @@
 //! refused learns when the block lifts.
 //!
 //! The layer's page has the first example; the README has one for axum, and `docs/` pages for axum,
-//! hyper, tonic, MFA, proxies and the choice of an algorithm.
+//! hyper, tonic, MFA, proxies, the choice of an algorithm and Redis in production.
 //!
 //! # Without tower
 //!
@@ -130,6 +130,9 @@ mod pages {
     struct Hyper;
     #[doc = include_str!("../docs/mfa.md")]
     struct Mfa;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../docs/production.md")]
+    struct Production;
     #[doc = include_str!("../docs/proxies.md")]
     struct Proxies;
 }

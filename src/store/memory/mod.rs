@@ -183,7 +183,7 @@ impl MemoryStore {
         if let Some(done) = work() {
             return Ok(done);
         }
-        self.search_for_room(self.clock.now());
+        self.search_for_room();
         work().ok_or_else(|| self.full())
     }
 
@@ -197,7 +197,8 @@ impl MemoryStore {
 
     /// Drops what no longer counts from all shards. Once in a while only: when everything that is
     /// there is live, searching again and again would cost more than the flood that filled the store.
-    fn search_for_room(&self, now: Millis) {
+    pub(crate) fn search_for_room(&self) {
+        let now = self.clock.now();
         let last = self.searched.load(Ordering::Relaxed);
         if last != 0 && now >= last && now - last < SEARCH_EVERY {
             return;

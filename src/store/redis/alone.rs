@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::{
@@ -32,6 +33,7 @@ pub(super) struct Alone {
     pub(super) debts: Debts,
     /// What this process has seen: failures that Redis was told of, and what Redis has not been told.
     pub(super) local: MemoryStore,
+    capacity: usize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) decided: AtomicU64,
     pub(super) uncounted: AtomicU64,
@@ -55,6 +57,7 @@ impl Alone {
             breaker: Breaker::new(deadline * 2),
             debts: Debts::new(capacity),
             local: MemoryStore::with_capacity(capacity).with_clock(Arc::clone(&clock)),
+            capacity,
             clock,
             decided: AtomicU64::new(0),
             uncounted: AtomicU64::new(0),
@@ -94,10 +97,23 @@ impl Alone {
                 if failed.is_ok_and(|failed| failed > 0) {
                     return;
                 }
-                // Redis had admitted it, and knows better if this process would not have.
+                // At least half of the room is for what comes when Redis is away.
+                if self.local.len() >= self.capacity / 2 {
+                    self.local.search_for_room();
+                    if self.local.len() >= self.capacity / 2 {
+                        return;
+                    }
+                }
                 let reserve = || self.reserve(*token, Duration::ZERO, counters);
-                if reserve().is_ok_and(|standings| !standings.admitted()) {
-                    let _ = at_once(self.local.cleanup(None, &slots, &[]));
+                let Ok(standings) = reserve() else {
+                    return;
+                };
+                if !standings.admitted() {
+                    // Redis had admitted it, and knows better.
+                    let slots = slots.into_iter().zip(&*standings);
+                    let outdated = slots.filter(|(_, standing)| standing.refuses());
+                    let outdated: SmallVec<[_; 3]> = outdated.map(|(slot, _)| slot).collect();
+                    let _ = at_once(self.local.cleanup(None, &outdated, &[]));
                     let _ = reserve();
                 }
             }
@@ -296,7 +312,11 @@ impl RedisStore {
                     self.owe(Debt::Merge(token.twin(), counters, now))?;
                 }
             }
-            Debt::CleanUp(_, counters, mains) if self.alone().outage == Outage::Fallback => {
+            // In a long outage, room is for failures. Untold, a success leaves a count too many.
+            Debt::CleanUp(_, counters, mains)
+                if self.alone().outage == Outage::Fallback
+                    && !self.alone().debts.is_half_full() =>
+            {
                 self.owe(Debt::CleanUp(None, Arc::clone(counters), *mains))?;
             }
             _ => {}

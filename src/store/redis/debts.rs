@@ -90,6 +90,10 @@ impl Debts {
         self.len() == 0
     }
 
+    pub(super) fn is_half_full(&self) -> bool {
+        self.len() >= self.capacity / 2
+    }
+
     /// Keeps what Redis is to be told, unless there is too much of it already.
     pub(super) fn owe(&self, debt: Debt) -> Result<(), StoreError> {
         self.change(|inner| {

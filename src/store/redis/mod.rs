@@ -45,8 +45,11 @@ use crate::{Address, KnownAddresses, Token, clock::Clock};
 /// Counters in Redis 6.2 or later, or in Valkey.
 ///
 /// Each decision is one Lua script in one round trip, with the server's own time. Calls share a few
-/// connections; each is answered within one deadline, and with an error if Redis does not answer. The
-/// first call after a restart of Redis works.
+/// connections; each is answered within one deadline. The first call after a restart of Redis works.
+///
+/// While Redis does not answer, each process goes on counting by itself and tells Redis afterwards, unless
+/// [another mode](Outage) is chosen. Whoever is blocked is refused from memory; see
+/// [`remembered_blocks`](RedisStoreBuilder::remembered_blocks).
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,7 +63,8 @@ use crate::{Address, KnownAddresses, Token, clock::Clock};
 /// # Set Redis up so that it does not forget
 ///
 /// With any `maxmemory-policy` but `noeviction`, a full Redis drops counters, and with them blocks:
-/// whoever can fill it can lift them. With `noeviction` it refuses to write, and attempts get an error.
+/// whoever can fill it can lift them. With `noeviction` it refuses to write, and attempts are decided as
+/// in any [`Outage`].
 ///
 /// # Redis Cluster
 ///

@@ -6,15 +6,18 @@
 -- it is said that it went well.
 --
 -- KEYS     the main counters, then the others
--- ARGV[1]  the token of an attempt that is taken out too, failed or in flight; empty: none
+-- ARGV[1]  the token of an attempt that is taken out too, failed or in flight, or several tokens of the
+--          same attempt, 16 bytes each; empty: none
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  how many are main counters
 -- ARGV[4]  how many keys there are
--- then for each counter seven arguments, which counters.lua describes, and the channel
+-- then for each counter seven arguments, which counters.lua describes,
+-- then how long ago it went well, in milliseconds: what failed since stays; and the channel
 --
 -- Reply: the tokens that left, for counters that are kept on another server.
 
-local token = ARGV[1]
+local own = {}
+for first = 1, #ARGV[1], 16 do own[#own + 1] = string.sub(ARGV[1], first, first + 15) end
 local now = tonumber(ARGV[2])
 if not now then
   local time = redis.call('TIME')
@@ -26,10 +29,18 @@ end
 local was_blocked = {}
 for i, key in ipairs(KEYS) do was_blocked[i] = is_blocked(key, i * 7 - 2) end
 
-local tokens = { token ~= '' and token or nil }
+local function is_main(key)
+  for _, token in ipairs(own) do
+    if redis.call('ZSCORE', key, token) then return true end
+  end
+  return #own == 0
+end
+
+local tokens = { unpack(own) }
+local upto = now - ARGV[#ARGV - 1]
 for i = 1, tonumber(ARGV[3]) do
-  if token == '' or redis.call('ZSCORE', KEYS[i], token) then
-    for _, failed in ipairs(redis.call('ZRANGEBYSCORE', KEYS[i], '(0', now)) do
+  if is_main(KEYS[i]) then
+    for _, failed in ipairs(redis.call('ZRANGEBYSCORE', KEYS[i], '(0', upto)) do
       tokens[#tokens + 1] = failed
     end
     redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', 0)

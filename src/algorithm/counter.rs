@@ -174,6 +174,17 @@ impl Counter {
         tokens
     }
 
+    /// Forgets so many of the oldest failures, as far as they were made by then: others, who know better,
+    /// no longer count them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn forget_oldest(&mut self, failures: usize, by: Millis) {
+        let made = self.attempts.failures(by).len();
+        self.attempts.drop_oldest(failures.min(made));
+        if failures > made && !matches!(self.past.as_deref(), Some(Past::Window(_))) {
+            self.past = None;
+        }
+    }
+
     /// Whether the attempt is kept here, failed or in flight.
     pub fn holds(&self, token: Token) -> bool {
         self.attempts.holds(token)

@@ -12,7 +12,7 @@ use tower_login_rate_limit::{
     store::{MemoryStore, RedisStore, StoreErrorKind},
 };
 
-use crate::support::{Fault, Proxy, RedisServer, ip, layer, request};
+use crate::support::{Fault, Proxy, RedisServer, closed, ip, layer, request};
 
 #[tokio::test]
 async fn waiting_for_the_end_waits_for_every_handler() {
@@ -108,4 +108,20 @@ async fn the_end_waits_for_what_redis_has_to_be_told_unless_it_never_will() {
     limiter.settle(attempt, Outcome::Failure).await.unwrap();
     let error = limiter.all_settled().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Connection);
+}
+
+/// A reserve that got no answer is taken back by a cancel that is on its way.
+#[tokio::test]
+async fn the_end_waits_for_what_is_on_its_way() {
+    let redis = RedisServer::start();
+    let limiter = LoginLimiter::new(
+        Policy::default(),
+        closed().connect(redis.url()).await.unwrap(),
+    );
+    redis.pause();
+    assert!(limiter.reserve((ip("192.0.2.1"), "user")).await.is_err());
+    limiter.all_settled().await.unwrap_err();
+    redis.resume();
+    while limiter.all_settled().await.is_err() {}
+    assert_eq!(redis.keys(), []);
 }

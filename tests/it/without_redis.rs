@@ -1,14 +1,20 @@
 //! What becomes of attempts while Redis does not answer, and afterwards.
 
-use std::{future::poll_fn, net::IpAddr, pin::Pin, task::Poll, time::Duration};
+use std::{future::poll_fn, net::IpAddr, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use tokio::time::Instant;
 use tower_login_rate_limit::{
     Attempt, KeyLimiter, Limit, LoginLimiter, Outcome, Period, Policy, Reason, ReserveError, Rule,
-    store::{RedisStore, StoreErrorKind, redis::Outage},
+    clock::ManualClock,
+    store::{
+        RedisStore, StoreErrorKind,
+        redis::{Outage, RedisStoreBuilder},
+    },
 };
 
-use crate::support::{Fault, Proxy, RedisServer, attempt, eventually, fail, ip, refused};
+use crate::support::{
+    Fault, Proxy, RedisCluster, RedisServer, START, attempt, eventually, fail, ip, refused,
+};
 
 const HOME: &str = "192.0.2.1";
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -23,14 +29,18 @@ struct App {
 
 impl App {
     async fn start(outage: Outage) -> Self {
+        Self::start_with(RedisStore::builder().outage(outage), Policy::default()).await
+    }
+
+    async fn start_with(builder: RedisStoreBuilder, policy: Policy) -> Self {
         let redis = RedisServer::start();
         let proxy = Proxy::start(format!("127.0.0.1:{}", redis.port())).await;
-        let (store, limiter) = server(&proxy, outage).await;
+        let store = builder.connect(proxy.url()).await.unwrap();
         Self {
             redis,
             proxy,
+            limiter: LoginLimiter::new(policy, store.clone()),
             store,
-            limiter,
         }
     }
 
@@ -52,9 +62,15 @@ impl App {
         LoginLimiter::new(Policy::default(), self.redis.store().await)
     }
 
-    async fn usage_in_redis(&self, user: &str) -> u32 {
+    /// What Redis has of a user and of the address.
+    async fn both_in_redis(&self, user: &str) -> (u32, u32) {
         let report = self.in_redis().await.check((ip(HOME), user)).await.unwrap();
-        report.rule(Rule::USER_ADDRESS).unwrap().usage
+        let usage = |rule| report.rule(rule).unwrap().usage;
+        (usage(Rule::USER_ADDRESS), usage(Rule::ADDRESS))
+    }
+
+    async fn usage_in_redis(&self, user: &str) -> u32 {
+        self.both_in_redis(user).await.0
     }
 }
 
@@ -307,7 +323,6 @@ async fn open_means_admitted_and_counted_as_such() {
 
 #[tokio::test]
 async fn too_much_to_remember_is_an_error_and_not_a_permission() {
-    let redis = RedisServer::start();
     let builder = RedisStore::builder().fallback_capacity(20);
     let store = builder.connect_later("redis://127.0.0.1:1").unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store);
@@ -324,7 +339,6 @@ async fn too_much_to_remember_is_an_error_and_not_a_permission() {
         }
     }
     assert_eq!(full, 30, "two counters each");
-    drop(redis);
 }
 
 #[tokio::test]
@@ -494,4 +508,279 @@ async fn an_outage_blocks_nobody() {
         // What Redis was asked before is taken back, however long it took to be heard.
         eventually(|| app.redis.keys().is_empty()).await;
     }
+}
+
+/// What Redis had admitted and is in flight takes a place here too.
+#[tokio::test]
+async fn attempts_in_flight_with_redis_count_without_it() {
+    let app = App::start(Outage::Fallback).await;
+    let mut in_flight = Vec::new();
+    for _ in 0..5 {
+        in_flight.push(app.limiter.reserve((ip(HOME), "user")).await.unwrap());
+    }
+    app.lose_redis().await;
+    for _ in 0..10 {
+        let refusal = refused(app.limiter.reserve((ip(HOME), "user")).await);
+        assert_eq!(refusal.reason(), Reason::Busy);
+    }
+    for attempt in in_flight {
+        app.limiter.settle(attempt, Outcome::Failure).await.unwrap();
+    }
+    let refusal = refused(app.limiter.reserve((ip(HOME), "user")).await);
+    assert_eq!(refusal.reason(), Reason::Blocked);
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (5, 5));
+}
+
+/// Somebody keeps attempts in flight and lets them fail one by one when Redis is away.
+#[tokio::test]
+async fn late_failures_erase_nothing() {
+    let app = App::start(Outage::Fallback).await;
+    let mut late = Vec::new();
+    for _ in 0..4 {
+        late.push(app.limiter.reserve((ip(HOME), "user")).await.unwrap());
+    }
+    late.push(app.limiter.reserve((ip(HOME), "other")).await.unwrap());
+    app.lose_redis().await;
+    let mut guesses = 0;
+    let mut guess = async |user: &str| {
+        while attempt(&app.limiter, ip(HOME), user, Outcome::Failure)
+            .await
+            .is_ok()
+        {
+            guesses += 1;
+        }
+    };
+    guess("user").await;
+    for attempt in late {
+        app.limiter.settle(attempt, Outcome::Failure).await.unwrap();
+        guess("user").await;
+    }
+    for i in 0..30 {
+        guess(&format!("user {i}")).await;
+    }
+    assert_eq!(guesses, 20, "with the five before");
+}
+
+#[tokio::test]
+async fn a_user_who_turns_out_to_be_another_one_is_told_of() {
+    let app = App::start(Outage::Fallback).await;
+    app.lose_redis().await;
+    for _ in 0..3 {
+        let mut attempt = app.limiter.reserve((ip(HOME), "alias")).await.unwrap();
+        app.limiter.identify(&mut attempt, "user").await.unwrap();
+        app.limiter.settle(attempt, Outcome::Failure).await.unwrap();
+    }
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (3, 3));
+    assert_eq!(app.usage_in_redis("alias").await, 0);
+}
+
+/// A block that is known is asked about again from time to time; if that fails, it still is known.
+#[tokio::test]
+async fn a_known_block_holds_when_making_sure_fails() {
+    for outage in [Outage::Fallback, Outage::Open, Outage::Closed] {
+        let clock = Arc::new(ManualClock::at(START));
+        let builder = RedisStore::builder()
+            .clock(Arc::clone(&clock))
+            .outage(outage);
+        let app = App::start_with(builder, Policy::default()).await;
+        let elsewhere = app.redis.builder().clock(Arc::clone(&clock));
+        let elsewhere = elsewhere.connect(app.redis.url()).await.unwrap();
+        fail(
+            &LoginLimiter::new(Policy::default(), elsewhere),
+            ip(HOME),
+            "user",
+            5,
+        )
+        .await;
+        refused(app.limiter.reserve((ip(HOME), "user")).await);
+        clock.advance(Duration::from_secs(10));
+        app.proxy.fail(Fault::BlackHole);
+        refused(app.limiter.reserve((ip(HOME), "user")).await);
+        app.proxy.fail(Fault::None);
+    }
+}
+
+#[tokio::test]
+async fn a_success_overtakes_what_is_still_to_be_told() {
+    let app = App::start(Outage::Fallback).await;
+    app.lose_redis().await;
+    for i in 0..1_000_u32 {
+        let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
+        fail(&app.limiter, address, "somebody", 1).await;
+    }
+    fail(&app.limiter, ip(HOME), "user", 4).await;
+    app.proxy.fail(Fault::None);
+    eventually(|| !app.store.status().is_away).await;
+    attempt(&app.limiter, ip(HOME), "user", Outcome::Success)
+        .await
+        .unwrap();
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (0, 0));
+}
+
+/// What is told late is told as of when it was: what failed elsewhere since then stays.
+#[tokio::test]
+async fn a_success_that_is_told_late_takes_back_what_was_before_it() {
+    let app = App::start(Outage::Fallback).await;
+    let elsewhere = app.in_redis().await;
+    fail(&elsewhere, ip(HOME), "user", 2).await;
+    app.lose_redis().await;
+    attempt(&app.limiter, ip(HOME), "user", Outcome::Success)
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    fail(&elsewhere, ip(HOME), "user", 1).await;
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (1, 1));
+}
+
+/// Somebody logs in through another server. What this one had seen of them no longer counts.
+#[tokio::test]
+async fn what_was_cleaned_up_elsewhere_does_not_count_without_redis() {
+    let app = App::start(Outage::Fallback).await;
+    let elsewhere = app.in_redis().await;
+    fail(&app.limiter, ip(HOME), "user", 4).await;
+    attempt(&elsewhere, ip(HOME), "user", Outcome::Success)
+        .await
+        .unwrap();
+    fail(&app.limiter, ip(HOME), "user", 1).await;
+    app.lose_redis().await;
+    fail(&app.limiter, ip(HOME), "user", 4).await;
+    refused(app.limiter.reserve((ip(HOME), "user")).await);
+}
+
+#[tokio::test]
+async fn a_success_after_its_lease_is_a_success() {
+    let policy = Policy::default()
+        .with_lease(Duration::from_secs(1))
+        .unwrap();
+    let app = App::start_with(RedisStore::builder(), policy).await;
+    app.lose_redis().await;
+    let late = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (1, 1));
+    app.limiter.settle(late, Outcome::Success).await.unwrap();
+    assert_eq!(app.both_in_redis("user").await, (0, 0));
+}
+
+#[tokio::test]
+async fn the_owner_at_a_known_address_is_exempt_without_redis() {
+    let three = Limit::attempts(3).within(Period::hours(1));
+    let policy = Policy::strict().with_account_limit(three).unwrap();
+    let mut app = App::start_with(RedisStore::builder(), policy).await;
+    app.redis
+        .keys_may_live(Some(Duration::from_secs(90 * 86_400)));
+    attempt(&app.limiter, ip(HOME), "owner", Outcome::Success)
+        .await
+        .unwrap();
+    for i in 10..13 {
+        fail(&app.limiter, ip(&format!("192.0.2.{i}")), "owner", 1).await;
+    }
+    app.lose_redis().await;
+    let refusal = refused(app.limiter.reserve((ip("192.0.2.20"), "owner")).await);
+    assert_eq!(refusal.rule(), Rule::ACCOUNT);
+    attempt(&app.limiter, ip(HOME), "owner", Outcome::Success)
+        .await
+        .unwrap();
+    assert_eq!(app.limiter.known_addresses("owner").await.unwrap().len(), 1);
+    app.find_redis().await;
+}
+
+/// A process that has no room left to decide alone does as Redis says, as long as that answers.
+#[tokio::test]
+async fn without_room_redis_decides() {
+    let builder = RedisStore::builder().fallback_capacity(6);
+    let app = App::start_with(builder, Policy::default()).await;
+    app.lose_redis().await;
+    let in_flight = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
+    app.proxy.fail(Fault::None);
+    eventually(|| !app.store.status().is_away).await;
+    for i in 0..20_u32 {
+        let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
+        fail(&app.limiter, address, "user", 5).await;
+        refused(app.limiter.reserve((address, "user")).await);
+    }
+    app.limiter
+        .settle(in_flight, Outcome::Failure)
+        .await
+        .unwrap();
+    app.find_redis().await;
+    assert_eq!(app.usage_in_redis("user").await, 1);
+}
+
+/// Failures from many addresses do not use up what honest people need in an outage.
+#[tokio::test]
+async fn half_of_the_room_is_kept_for_outages() {
+    let builder = RedisStore::builder().fallback_capacity(100);
+    let app = App::start_with(builder, Policy::default()).await;
+    for i in 0..200_u32 {
+        let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
+        fail(&app.limiter, address, "user", 1).await;
+    }
+    app.lose_redis().await;
+    for i in 0..20 {
+        let address = ip(&format!("192.0.2.{i}"));
+        attempt(&app.limiter, address, "owner", Outcome::Success)
+            .await
+            .unwrap();
+    }
+    app.find_redis().await;
+}
+
+#[tokio::test]
+async fn open_stays_open() {
+    let builder = RedisStore::builder()
+        .outage(Outage::Open)
+        .fallback_capacity(3);
+    let app = App::start_with(builder, Policy::default()).await;
+    let three = Limit::attempts(3).within(Period::hours(1)).without_block();
+    let mails = KeyLimiter::new("mail", three, app.store.clone()).unwrap();
+    app.lose_redis().await;
+    for _ in 0..10 {
+        mails.reserve("user").await.unwrap();
+        drop(app.limiter.reserve((ip(HOME), "user")).await.unwrap());
+    }
+}
+
+/// One server of a cluster hangs for longer than anything else is tried. What it has to be told is kept.
+#[tokio::test]
+async fn a_server_that_hangs_is_told_when_it_wakes_up() {
+    let cluster = RedisCluster::start();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store.clone());
+    fail(&limiter, ip(HOME), "user", 4).await;
+    let success = limiter.reserve((ip(HOME), "user")).await.unwrap();
+    let node = &cluster.nodes[cluster.serving(HOME)];
+    node.pause();
+    limiter.settle(success, Outcome::Success).await.unwrap();
+    let started = std::time::Instant::now();
+    while started.elapsed() < Duration::from_secs(16) {
+        assert_eq!(store.status().owed, 1);
+        // The others answer.
+        let _ = limiter.check(ip("192.0.2.2")).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    node.resume();
+    all_told(&store).await;
+    fail(&limiter, ip(HOME), "user", 5).await;
+}
+
+/// An app that drops its store while Redis is gone does not leave a task behind for ever.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_a_store_that_is_dropped() {
+    let store = RedisStore::builder()
+        .connect_later("redis://127.0.0.1:1")
+        .unwrap();
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    fail(&limiter, ip(HOME), "user", 1).await;
+    drop(limiter);
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(tasks(), 0);
 }

@@ -76,9 +76,54 @@ impl Locked<'_> {
             return Some(standings);
         }
 
+        self.make_room(&standings)?;
+        let now = self.now;
+        for ((slot, standing), key) in slots.iter().zip(standings.as_mut()).zip(self.keys.clone()) {
+            if standing.state != State::Exempt {
+                let counter = self.shard(&key).counters.get_or_insert(key.bits);
+                *standing = counter.value.admit(slot.limit, token, lease, now);
+                counter.expires = expires(&counter.value, slot.limit, now);
+            }
+        }
+        Some(standings)
+    }
+
+    /// Writes an attempt that was admitted elsewhere, where counters stood like this with it. If those
+    /// here knew of more, some of what was made `by` then no longer counts.
+    #[cfg(feature = "redis")]
+    pub(super) fn follow(
+        &mut self,
+        token: Token,
+        lease: Millis,
+        slots: &[Slot<'_>],
+        standings: &Standings,
+        by: Option<Millis>,
+    ) -> Option<()> {
+        self.make_room(standings)?;
+        let now = self.now;
+        for ((slot, there), key) in slots.iter().zip(&**standings).zip(self.keys.clone()) {
+            if there.state == State::Exempt {
+                continue;
+            }
+            let counter = self.shard(&key).counters.get_or_insert(key.bits);
+            let here = counter.value.standing(slot.limit, now).usage;
+            if let Some(by) = by
+                && here >= there.usage
+            {
+                let more = here.saturating_add(1) - there.usage;
+                counter.value.forget_oldest(more as usize, by);
+            }
+            counter.value.admit(slot.limit, token, lease, now);
+            counter.expires = expires(&counter.value, slot.limit, now);
+        }
+        Some(())
+    }
+
+    /// Makes room for those counters that are to be written to; `None` if there is none.
+    fn make_room(&mut self, standings: &Standings) -> Option<()> {
         // Room first: while there is none, nothing has to be searched again and again.
         let (now, room) = (self.now, self.room);
-        let new = self.new_counters(&standings);
+        let new = self.new_counters(standings);
         if !room.take(new) {
             return None;
         }
@@ -88,15 +133,8 @@ impl Locked<'_> {
             }
         }
         // One of ours may have been dead, and its room was given back.
-        room.take_back(self.new_counters(&standings) - new);
-        for ((slot, standing), key) in slots.iter().zip(standings.as_mut()).zip(self.keys.clone()) {
-            if standing.state != State::Exempt {
-                let counter = self.shard(&key).counters.get_or_insert(key.bits);
-                *standing = counter.value.admit(slot.limit, token, lease, now);
-                counter.expires = expires(&counter.value, slot.limit, now);
-            }
-        }
-        Some(standings)
+        room.take_back(self.new_counters(standings) - new);
+        Some(())
     }
 
     /// How many of the counters that are to be written to are not there yet.

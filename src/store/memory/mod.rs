@@ -146,6 +146,21 @@ impl MemoryStore {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes an attempt that was admitted by a store which knows better. See [`Locked::follow`].
+    #[cfg(feature = "redis")]
+    pub(crate) fn follow(
+        &self,
+        token: Token,
+        lease: Duration,
+        slots: &[Slot<'_>],
+        standings: &Standings,
+        by: Option<Millis>,
+    ) {
+        let lease = to_millis(lease);
+        // Without room it is not known here.
+        let _ = (self.lock(slots)).follow(token, lease, slots, standings, by);
+    }
+
     fn remember_now(
         &self,
         key: &Key<'_>,

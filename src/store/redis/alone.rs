@@ -3,19 +3,18 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::{
     Outage, RedisStore,
     breaker::Breaker,
     counters::Counters,
-    debts::{Away, Debt, Debts},
+    debts::{Debt, Debts},
     keys::local_key,
 };
 use crate::{
@@ -43,6 +42,8 @@ pub(super) struct Alone {
     pub(super) told: Notify,
     /// How often it could not.
     pub(super) not_told: AtomicU64,
+    /// How many cancels are on their way behind an attempt that may still be carried out.
+    pub(super) afterthoughts: AtomicUsize,
 }
 
 impl Alone {
@@ -64,6 +65,7 @@ impl Alone {
             is_recovering: AtomicBool::new(false),
             told: Notify::new(),
             not_told: AtomicU64::new(0),
+            afterthoughts: AtomicUsize::new(0),
         }
     }
 
@@ -85,7 +87,33 @@ impl Alone {
         let _ = at_once(self.local.cancel(token, &counters.slots()));
     }
 
-    /// Keeps up with what Redis is told, so that this process knows something when it has to decide.
+    /// Keeps up with what Redis has admitted, so that this process knows something when it has to
+    /// decide. It forgets what Redis no longer counts.
+    fn follow_admission(
+        &self,
+        token: Token,
+        lease: Duration,
+        counters: &Counters,
+        standings: &Standings,
+        asked: Millis,
+    ) {
+        if self.outage == Outage::Fallback && self.has_room_to_follow() {
+            let slots = counters.slots();
+            let by = Some(asked);
+            self.local.follow(token, lease, &slots, standings, by);
+        }
+    }
+
+    /// At least half of the room is for what comes when Redis is away.
+    fn has_room_to_follow(&self) -> bool {
+        let has_room = || self.local.len() < self.capacity / 2;
+        has_room() || {
+            self.local.search_for_room();
+            has_room()
+        }
+    }
+
+    /// Keeps up with what Redis is told, or will be.
     fn follow(&self, debt: &Debt) {
         if self.outage != Outage::Fallback {
             return;
@@ -94,27 +122,10 @@ impl Alone {
             Debt::Fail(token, counters) => {
                 let slots = counters.slots();
                 let failed = at_once(self.local.fail(*token, &slots));
-                if failed.is_ok_and(|failed| failed > 0) {
-                    return;
-                }
-                // At least half of the room is for what comes when Redis is away.
-                if self.local.len() >= self.capacity / 2 {
-                    self.local.search_for_room();
-                    if self.local.len() >= self.capacity / 2 {
-                        return;
-                    }
-                }
-                let reserve = || self.reserve(*token, Duration::ZERO, counters);
-                let Ok(standings) = reserve() else {
-                    return;
-                };
-                if !standings.admitted() {
-                    // Redis had admitted it, and knows better.
-                    let slots = slots.into_iter().zip(&*standings);
-                    let outdated = slots.filter(|(_, standing)| standing.refuses());
-                    let outdated: SmallVec<[_; 3]> = outdated.map(|(slot, _)| slot).collect();
-                    let _ = at_once(self.local.cleanup(None, &outdated, &[]));
-                    let _ = reserve();
+                if failed.is_ok_and(|failed| failed == 0) && self.has_room_to_follow() {
+                    // Admitted by Redis when there was no room here.
+                    let (lease, there) = (Duration::ZERO, counters.untouched());
+                    self.local.follow(*token, lease, &slots, &there, None);
                 }
             }
             Debt::Cancel(tokens, counters) => {
@@ -122,7 +133,7 @@ impl Alone {
                     self.cancel(*token, counters);
                 }
             }
-            Debt::CleanUp(token, counters, mains) => {
+            Debt::CleanUp(token, counters, mains, _) => {
                 let slots = counters.slots();
                 let (mains, others) = slots.split_at(*mains);
                 let _ = at_once(self.local.cleanup(None, mains, others));
@@ -130,7 +141,7 @@ impl Alone {
                     self.cancel(*token, counters);
                 }
             }
-            Debt::Merge(..) | Debt::Remember(_) => {}
+            Debt::Merge(..) | Debt::Remember(..) => {}
         }
     }
 }
@@ -179,9 +190,10 @@ impl RedisStore {
         // Until Redis has been told what this process knows, both have to admit it.
         let both = self.alone().knows_more();
         if both {
-            let standings = self.alone().reserve(token, lease, &counters)?;
-            if !standings.admitted() {
-                return Ok(standings);
+            match self.alone().reserve(token, lease, &counters) {
+                Ok(standings) if !standings.admitted() => return Ok(standings),
+                // Without room here Redis decides.
+                Ok(_) | Err(_) => {}
             }
         }
         let asked = self.shared.blocks.asking();
@@ -192,9 +204,16 @@ impl RedisStore {
         match self.noticed(answer) {
             Ok(standings) => {
                 self.shared.blocks.learn(asked, &counters, &standings);
+                if standings.admitted() && !both {
+                    let alone = self.alone();
+                    alone.follow_admission(token, lease, &counters, &standings, asked.at);
+                }
                 Ok(standings)
             }
-            Err(error) => self.decide_alone(token, lease, counters, || error),
+            Err(error) => match self.shared.blocks.refuse(&counters, true) {
+                Some(refused) => Ok(refused),
+                None => self.decide_alone(token, lease, counters, || error),
+            },
         }
     }
 
@@ -206,13 +225,16 @@ impl RedisStore {
         error: impl FnOnce() -> StoreError,
     ) -> Result<Standings, StoreError> {
         let alone = self.alone();
-        let decided = counters.len();
         let lease_ends = alone.clock.now().saturating_add(to_millis(lease));
         match alone.outage {
             Outage::Closed => Err(error()),
             Outage::Open => {
-                alone.debts.admitted(token, None, decided, lease_ends)?;
-                self.recover();
+                if !lease.is_zero() {
+                    // So that Redis is not told of it. Without room it is told in vain.
+                    let nowhere = Counters::default();
+                    let _ = (alone.debts).admitted(token, &counters, nowhere, lease_ends);
+                    self.recover();
+                }
                 alone.uncounted.fetch_add(1, Ordering::Relaxed);
                 events::admitted_uncounted();
                 Ok(counters.untouched())
@@ -221,12 +243,12 @@ impl RedisStore {
                 let standings = alone.reserve(token, lease, &counters)?;
                 alone.decided.fetch_add(1, Ordering::Relaxed);
                 if standings.admitted() {
-                    let counting = Arc::new(counters.counting(&standings));
+                    let counting = counters.counting(&standings);
                     let kept = if lease.is_zero() {
-                        let failed = Debt::Merge(token.twin(), counting, lease_ends);
+                        let failed = Debt::Merge(token.twin(), Arc::new(counting), lease_ends);
                         alone.debts.owe(failed)
                     } else {
-                        (alone.debts).admitted(token, Some(counting), decided, lease_ends)
+                        (alone.debts).admitted(token, &counters, counting, lease_ends)
                     };
                     if let Err(error) = kept {
                         alone.cancel(token, &counters);
@@ -271,24 +293,13 @@ impl RedisStore {
     pub(super) fn tell(&self, token: Token, debt: Debt) -> StoreFuture<usize> {
         let alone = self.alone();
         alone.follow(&debt);
-        let counters = match &debt {
-            Debt::Fail(_, counters)
-            | Debt::Cancel(_, counters)
-            | Debt::CleanUp(_, counters, _)
-            | Debt::Merge(_, counters, _) => counters.len(),
-            Debt::Remember(_) => 1,
-        };
-        if matches!(debt, Debt::Cancel(..)) {
-            alone.debts.withdraw(token.twin());
+        let counters = debt.keys().len();
+        let is_in_redis = alone.debts.settle(token, &debt, alone.clock.now());
+        if !alone.debts.is_empty() {
+            self.recover();
         }
-        if let Some(away) = alone.debts.settled(token) {
-            let knows_nothing = away.decided >= counters;
-            if let Err(error) = self.tell_of_one_away(token, &debt, away) {
-                return StoreFuture::now(Err(error));
-            }
-            if knows_nothing {
-                return StoreFuture::now(Ok(counters));
-            }
+        if !is_in_redis {
+            return StoreFuture::now(Ok(counters));
         }
         if alone.breaker.is_open() {
             return StoreFuture::now(self.owe(debt).map(|()| counters));
@@ -303,27 +314,6 @@ impl RedisStore {
         })
     }
 
-    /// Notes what Redis is to be told of an attempt that it has not decided on, or not on all of it.
-    fn tell_of_one_away(&self, token: Token, debt: &Debt, away: Away) -> Result<(), StoreError> {
-        match debt {
-            Debt::Fail(..) => {
-                let now = self.alone().clock.now();
-                for counters in away.counting {
-                    self.owe(Debt::Merge(token.twin(), counters, now))?;
-                }
-            }
-            // In a long outage, room is for failures. Untold, a success leaves a count too many.
-            Debt::CleanUp(_, counters, mains)
-                if self.alone().outage == Outage::Fallback
-                    && !self.alone().debts.is_half_full() =>
-            {
-                self.owe(Debt::CleanUp(None, Arc::clone(counters), *mains))?;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
     /// Sees to it that Redis is told, however long that takes.
     pub(super) fn owe(&self, debt: Debt) -> Result<(), StoreError> {
         self.alone().debts.owe(debt)?;
@@ -333,7 +323,8 @@ impl RedisStore {
 
     /// Forgets all failures in these counters, here and in Redis; or says that Redis was not reached.
     pub(super) fn wipe(&self, counters: Arc<Counters>, mains: usize) -> StoreFuture<()> {
-        let debt = Debt::CleanUp(None, Arc::clone(&counters), mains);
+        let now = self.alone().clock.now();
+        let debt = Debt::CleanUp(None, Arc::clone(&counters), mains, now);
         self.alone().debts.forgive(&counters.keys()[..mains]);
         self.alone().follow(&debt);
         self.shared.blocks.forget(&counters);
@@ -354,19 +345,18 @@ impl RedisStore {
         address: Address,
         keep: KnownAddresses,
     ) -> StoreFuture<()> {
+        let name = self.shared.keys.write(key);
         let command = self.known_addresses(key, Some(address), keep);
-        if self.alone().breaker.is_open() {
-            let name = self.shared.keys.write(key);
-            let _ = at_once(
-                self.alone()
-                    .local
-                    .remember(&local_key(&name), address, keep),
-            );
-            return StoreFuture::now(self.owe(Debt::Remember(command)));
+        let alone = self.alone();
+        if alone.outage == Outage::Fallback && alone.has_room_to_follow() {
+            let _ = at_once(alone.local.remember(&local_key(&name), address, keep));
+        }
+        let debt = Debt::Remember(name, command);
+        if alone.breaker.is_open() {
+            return StoreFuture::now(self.owe(debt));
         }
         let store = self.clone();
         StoreFuture::later(async move {
-            let debt = Debt::Remember(command);
             let paid = store.pay(&debt).await;
             match store.noticed(paid) {
                 Ok(_) => Ok(()),

@@ -21,6 +21,8 @@ use crate::{
 const BELIEVED: Millis = 10_000;
 /// and while they could not. An unblock is to be honoured everywhere within a second.
 const BELIEVED_UNHEARD: Millis = 500;
+/// How long others wait for the answer of one who asks. It may have gone away.
+const ASKED_FOR: Millis = 100;
 /// How often at most all of them are searched for some that are over.
 const SWEEP_EVERY: Millis = 1_000;
 
@@ -51,15 +53,17 @@ struct Block {
     limit: Limit,
     /// `None` for never.
     lifts: Option<Millis>,
-    /// When Redis said so, or was asked by somebody whose answer is still to come.
+    /// When Redis said so.
     said: Millis,
+    /// When somebody asked last whose answer is still to come.
+    asking: Option<Millis>,
     subscription: u64,
 }
 
 /// What was so when Redis was asked.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
-    at: Millis,
+    pub(super) at: Millis,
     subscription: u64,
     lifted: u64,
 }
@@ -120,8 +124,12 @@ impl Blocks {
             }
             let heard = block.subscription != 0 && block.subscription == subscription;
             let believed = if heard { BELIEVED } else { BELIEVED_UNHEARD };
-            if !nobody_to_ask && now.saturating_sub(block.said) >= believed {
-                block.said = now;
+            let is_asked = |asking: Millis| now.saturating_sub(asking) < ASKED_FOR;
+            if !nobody_to_ask
+                && now.saturating_sub(block.said) >= believed
+                && !block.asking.is_some_and(is_asked)
+            {
+                block.asking = Some(now);
                 return None;
             }
             let standings = refusing.get_or_insert_with(|| counters.untouched());
@@ -183,6 +191,7 @@ impl Blocks {
                     Period::Forever => None,
                 },
                 said: asked.at,
+                asking: None,
                 subscription: asked.subscription,
             };
             held.blocks.insert(key.to_vec(), block);

@@ -45,7 +45,7 @@ impl Breaker {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
+        self.is_open.load(Ordering::SeqCst)
     }
 
     /// A call was answered.
@@ -63,7 +63,7 @@ impl Breaker {
         let since = (self.now()).saturating_sub(self.worked_last.load(Ordering::Relaxed));
         before.saturating_add(1) >= ENOUGH
             && since >= to_millis(self.patience)
-            && !self.is_open.swap(true, Ordering::Relaxed)
+            && !self.is_open.swap(true, Ordering::SeqCst)
     }
 
     fn now(&self) -> u64 {
@@ -73,7 +73,7 @@ impl Breaker {
     /// The call that was to show it was answered.
     pub(super) fn close(&self) {
         self.failed_in_a_row.store(0, Ordering::Relaxed);
-        self.is_open.store(false, Ordering::Relaxed);
+        self.is_open.store(false, Ordering::SeqCst);
     }
 
     /// Why a call is not even tried.

@@ -110,10 +110,15 @@ impl RedisStore {
                         Some(send) => {
                             let cancel = Settling::Cancel(&[token]);
                             let cancel = counters.settle(cancel, self.now(), self.channel());
+                            let alone = &self.shared.alone;
+                            alone.afterthoughts.fetch_add(1, Ordering::SeqCst);
                             tokio::spawn(async move {
                                 if !send(cancel, &SETTLE).await {
                                     store.take_back(token, &counters);
                                 }
+                                let alone = &store.shared.alone;
+                                alone.afterthoughts.fetch_sub(1, Ordering::SeqCst);
+                                alone.told.notify_waiters();
                             });
                         }
                         None => self.take_back(token, &counters),
@@ -208,8 +213,9 @@ impl RedisStore {
                 }
                 Ok(changed)
             }
-            Debt::CleanUp(token, counters, mains) => {
-                let cleaned = self.clean_up(*token, counters, *mains, deadline).await;
+            Debt::CleanUp(token, counters, mains, at) => {
+                let age = alone::age(&*self.shared.alone.clock, *at);
+                let cleaned = self.clean_up(*token, counters, *mains, age, deadline).await;
                 self.shared.blocks.forget(counters);
                 cleaned.map(|()| counters.len())
             }
@@ -218,7 +224,7 @@ impl RedisStore {
                 let merge = |counters: &Counters| counters.merge(*token, age, self.now());
                 self.change(counters, &MERGE, &merge, deadline).await
             }
-            Debt::Remember(command) => {
+            Debt::Remember(_, command) => {
                 let answer = self.send(command.clone(), &KNOWN_ADDRESSES, deadline).await;
                 reply::addresses(&answer.map_err(|failure| failure.error)?).map(|known| known.len())
             }
@@ -275,11 +281,12 @@ impl RedisStore {
         token: Option<Token>,
         counters: &Counters,
         mains: usize,
+        age: Millis,
         deadline: Instant,
     ) -> Result<(), StoreError> {
         if !self.are_apart(counters) {
             let answer = self
-                .clean_up_together(token, counters, mains, deadline)
+                .clean_up_together(token, counters, mains, age, deadline)
                 .await;
             if let Some(answer) = self.unless_apart(counters, answer) {
                 return answer.map(drop);
@@ -288,10 +295,13 @@ impl RedisStore {
         // Main counters come first in their groups as well.
         let mains_in = |group: &Group| group.slots.iter().filter(|slot| **slot < mains).count();
         let groups = counters.apart();
-        let mut tokens: Vec<_> = token.into_iter().collect();
+        let mut tokens: Vec<_> = token
+            .into_iter()
+            .flat_map(|token| [token, token.twin()])
+            .collect();
         for group in groups.iter().filter(|group| mains_in(group) > 0) {
             let (counters, mains) = (&group.counters, mains_in(group));
-            let left = self.clean_up_together(token, counters, mains, deadline);
+            let left = self.clean_up_together(token, counters, mains, age, deadline);
             tokens.extend(left.await.map_err(|failure| failure.error)?);
         }
         let mains = groups.iter().filter(|group| mains_in(group) > 0).count();
@@ -312,9 +322,10 @@ impl RedisStore {
         token: Option<Token>,
         counters: &Counters,
         mains: usize,
+        age: Millis,
         deadline: Instant,
     ) -> Result<Vec<Token>, Failure> {
-        let command = counters.clean_up(token, mains, self.now(), self.channel());
+        let command = counters.clean_up(token, mains, age, self.now(), self.channel());
         let value = self.send(command, &CLEANUP, deadline).await?;
         Ok(reply::tokens(&value)?)
     }

@@ -130,7 +130,7 @@ where
         // After a restart all connections of the pool are dead, and one more call finds a new one. As
         // many again may have been opened by others when the server went away.
         let mut tries = self.size * 2 + 1;
-        let mut was_sent = false;
+        let (mut was_sent, mut may_have_run) = (false, false);
         loop {
             let failed = |error| Failure {
                 was_sent,
@@ -163,6 +163,7 @@ where
                 // Every command of ours may be repeated: a reply that was lost counts once.
                 Err(error) if is_of_the_connection(&error) => {
                     link.mark_broken();
+                    may_have_run |= !matches!(error.kind(), ErrorKind::Server(_));
                     tries -= 1;
                     if tries == 0 {
                         return Err(Failure {
@@ -185,6 +186,7 @@ where
                 Err(error) => {
                     let kind = error.kind();
                     return Err(Failure {
+                        was_sent: may_have_run,
                         is_cross_slot: kind == ErrorKind::Server(ServerErrorKind::CrossSlot),
                         ..self.explain(&error).into()
                     });

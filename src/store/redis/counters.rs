@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// Some counters, ready to be sent.
+#[derive(Default)]
 pub(super) struct Counters(Vec<Counter>);
 
 #[derive(Clone)]
@@ -105,6 +106,27 @@ impl Counters {
         self.0.iter().map(Counter::slot).collect()
     }
 
+    /// Gives all of them this tag.
+    pub(super) fn move_to(&mut self, tag: &[u8]) {
+        for counter in &mut self.0 {
+            let (old, key) = (counter.tag().to_vec(), counter.key.clone());
+            let begin = key
+                .iter()
+                .position(|byte| *byte == b'{')
+                .map_or(0, |at| at + 1);
+            counter.key = [&key[..begin], tag, &key[begin + old.len()..]].concat();
+        }
+    }
+
+    pub(super) fn extend(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+
+    /// Takes these out.
+    pub(super) fn remove(&mut self, keys: &[&[u8]]) {
+        self.0.retain(|counter| !keys.contains(&&*counter.key));
+    }
+
     /// Those in which an attempt that was admitted so counts.
     pub(super) fn counting(&self, standings: &Standings) -> Self {
         let counters = self.0.iter().zip(&**standings);
@@ -190,12 +212,16 @@ impl Counters {
         &self,
         token: Option<Token>,
         mains: usize,
+        age: Millis,
         now: Option<Millis>,
         channel: &str,
     ) -> Cmd {
-        let token = token.as_ref().map_or(&[][..], |token| token.as_bytes());
-        let mut command = self.change(&CLEANUP, token, mains, now);
-        command.arg(channel);
+        // By whichever of its two names Redis knows it.
+        let tokens = token.map_or_else(Vec::new, |token| {
+            [*token.as_bytes(), *token.twin().as_bytes()].concat()
+        });
+        let mut command = self.change(&CLEANUP, &tokens, mains, now);
+        command.arg(age).arg(channel);
         command
     }
 

@@ -48,7 +48,7 @@ impl RedisStore {
                 let _ = self.plainly(script.load()).await;
             }
         }
-        self.probe().await?;
+        self.probe(None).await?;
         Ok(health)
     }
 

@@ -201,7 +201,8 @@ impl Store for RedisStore {
         match token {
             _ if counters.len() == 0 => StoreFuture::now(Ok(())),
             Some(token) => {
-                let debt = Debt::CleanUp(Some(token), counters, mains.len());
+                let now = self.shared.alone.clock.now();
+                let debt = Debt::CleanUp(Some(token), counters, mains.len(), now);
                 self.tell(token, debt).done()
             }
             None => self.wipe(counters, mains.len()),

@@ -5,11 +5,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    RedisStore,
+    RedisStore, Shared,
     connection::{PATIENCE, RETRY},
+    counters::Counters,
+    debts::Debt,
+    keys::hash_tag,
 };
 use crate::{
     Limit, Period, Token, events,
@@ -22,66 +25,78 @@ const PROBE_EVERY: Duration = Duration::from_millis(250);
 const TRIES: u32 = 20;
 /// How often that may fail while somebody waits for it.
 const ENOUGH: u64 = 3;
-/// How often attempts in flight are looked at while there is nothing else to do.
+/// How often attempts in flight are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl RedisStore {
     /// Starts the task that asks whether Redis answers again and tells it what it has missed, unless
     /// it is at work.
     pub(super) fn recover(&self) {
-        if !self.shared.alone.is_recovering.swap(true, Ordering::AcqRel) {
+        let is_recovering = &self.shared.alone.is_recovering;
+        if !is_recovering.load(Ordering::SeqCst) && !is_recovering.swap(true, Ordering::SeqCst) {
             let store = self.clone();
-            tokio::spawn(async move { store.recovered().await });
+            tokio::spawn(async move {
+                // Whatever becomes of the task, another one may follow.
+                let recovering = Recovering(Arc::clone(&store.shared));
+                let is_done = store.recovered().await;
+                drop(recovering);
+                // Something may have happened since.
+                let alone = &store.shared.alone;
+                if is_done && (alone.breaker.is_open() || !alone.debts.is_empty()) {
+                    store.recover();
+                }
+            });
         }
     }
 
-    async fn recovered(self) {
+    /// Ends when there is nothing left to do, or, with `false`, nobody left to do it for.
+    async fn recovered(&self) -> bool {
         let alone = &self.shared.alone;
-        let (mut away, mut tries) = (None, 0);
+        let (mut away, mut tries, mut looked) = (None, 0_u32, None::<Instant>);
+        // When it first failed without anything that worked since.
+        let mut failing = None;
         loop {
+            if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+                looked = Some(Instant::now());
+                alone.debts.end_leases(alone.clock.now());
+            }
+            // If nobody else has the store, it does not matter for ever.
+            let is_forgotten = Arc::strong_count(&self.shared) <= 2;
+            if is_forgotten && failing.is_some_and(|since: Instant| since.elapsed() > PATIENCE) {
+                return false;
+            }
             if alone.breaker.is_open() {
                 alone.told.notify_waiters();
                 let since = *away.get_or_insert_with(Instant::now);
-                // Nobody here is left to whom it would matter.
-                let is_forgotten = Arc::strong_count(&self.shared) == 1;
-                if is_forgotten && since.elapsed() > PATIENCE {
-                    return;
-                }
+                failing.get_or_insert(since);
                 sleep(spread(PROBE_EVERY)).await;
-                if self.probe().await.is_err() {
+                if self.probe(None).await.is_err() {
                     continue;
                 }
                 alone.breaker.close();
-                away = None;
+                (away, failing) = (None, None);
                 events::redis_is_back(since.elapsed(), alone.debts.len());
             }
-            alone.debts.end_leases(alone.clock.now());
             let Some((number, debt)) = alone.debts.first() else {
                 alone.told.notify_waiters();
-                if !alone.debts.is_empty() {
-                    sleep(LOOK_EVERY).await; // those in flight will be settled, or end
-                    continue;
+                if alone.debts.is_empty() {
+                    return true;
                 }
-                alone.is_recovering.store(false, Ordering::Release);
-                // Something may have been owed since.
-                let more = !alone.debts.is_empty() || alone.breaker.is_open();
-                if more && !alone.is_recovering.swap(true, Ordering::AcqRel) {
-                    continue;
-                }
-                return;
+                sleep(LOOK_EVERY).await; // those in flight will be settled, or end
+                continue;
             };
             // That nobody waits for: it opens no breaker.
             match self.pay(&debt).await {
                 Ok(_) => {
                     alone.debts.paid(number);
-                    tries = 0;
+                    (tries, failing) = (0, None);
                 }
                 Err(error) => {
                     tries += 1;
+                    failing.get_or_insert_with(Instant::now);
                     alone.not_told.fetch_add(1, Ordering::Relaxed);
                     alone.told.notify_waiters();
-                    if tries % TRIES == 0 && self.probe().await.is_ok() {
-                        // All else is answered, so it is this that Redis can't be told.
+                    if tries.is_multiple_of(TRIES) && self.cant_be_told(&debt).await {
                         events::not_settled(&error);
                         alone.debts.paid(number);
                     }
@@ -91,15 +106,25 @@ impl RedisStore {
         }
     }
 
-    /// One call like any other, on a counter of nobody's: whether Redis admits, writes and answers.
-    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+    /// Whether the same server answers everything else.
+    async fn cant_be_told(&self, debt: &Debt) -> bool {
+        let keys = debt.keys();
+        let tag = keys.first().map(|key| hash_tag(key));
+        self.probe(tag).await.is_ok() && self.pay(debt).await.is_err()
+    }
+
+    /// One call like any other, on a counter of nobody's: whether Redis admits, writes and answers. In
+    /// a cluster, the server that keeps this tag, or any.
+    pub(super) async fn probe(&self, tag: Option<&[u8]>) -> Result<(), StoreError> {
         let limit = Limit::attempts(1).within(Period::seconds(1)).build();
         let limit =
             limit.map_err(|error| StoreError::new(StoreErrorKind::Config, error.to_string()))?;
         let token = Token::new();
-        // Another one each time: in a cluster they are everywhere.
         let key = Key::of_subject("probe:", token.as_bytes().as_slice());
-        let counters = self.counters(&[Slot::new(key, &limit)]);
+        let mut counters = Counters::new(&[Slot::new(key, &limit)], &self.shared.keys);
+        if let Some(tag) = tag {
+            counters.move_to(tag);
+        }
         self.try_out(token, &counters).await
     }
 
@@ -107,18 +132,35 @@ impl RedisStore {
     pub(super) async fn all_told(&self) -> Result<(), StoreError> {
         let alone = &self.shared.alone;
         let before = alone.not_told.load(Ordering::Relaxed);
+        let on_their_way = || alone.afterthoughts.load(Ordering::SeqCst) > 0;
         loop {
             let told = alone.told.notified();
             let failed = alone.not_told.load(Ordering::Relaxed) - before;
-            if alone.debts.owed() == 0 {
+            if alone.debts.owed() == 0 && !on_their_way() {
                 return Ok(());
             }
-            if alone.breaker.is_open() || failed >= ENOUGH {
+            let is_too_late = match on_their_way() {
+                true => timeout_at(self.link.deadline(), told).await.is_err(),
+                false if alone.breaker.is_open() || failed >= ENOUGH => true,
+                false => {
+                    told.await;
+                    false
+                }
+            };
+            if is_too_late {
                 let message = "redis does not answer, and has not been told everything";
                 return Err(StoreError::new(StoreErrorKind::Connection, message));
             }
-            told.await;
         }
+    }
+}
+
+/// Dropped, says that nobody is at work any more.
+struct Recovering(Arc<Shared>);
+
+impl Drop for Recovering {
+    fn drop(&mut self) {
+        self.0.alone.is_recovering.store(false, Ordering::SeqCst);
     }
 }
 

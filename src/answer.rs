@@ -50,7 +50,6 @@ impl<T> Answer<T> {
 
 impl<T> Answer<T> {
     /// The answer of somebody who has it at once.
-    #[cfg(feature = "redis")]
     pub(crate) fn at_once(self) -> Option<T> {
         match self.0 {
             Inner::Now(answer) => answer,

@@ -11,11 +11,12 @@ use std::{
 };
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
 use crate::{
     Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
     caller::{Counted, known_addresses_of},
-    normalise,
+    events, normalise,
     settling::{Tracker, UnderWay},
     store::{Slot, Standings, Store, StoreError, StoreFuture},
 };
@@ -110,9 +111,8 @@ impl LoginLimiter {
     /// With an address alone, that is the rules without a user; [`identify`](Self::identify) adds
     /// the others when the user is known.
     ///
-    /// One attempt is one check of a password. Dropped before it is done, the future may leave an
-    /// attempt behind that becomes a failure when its lease ends. After an error the attempt is
-    /// taken back if it was written after all.
+    /// One attempt is one check of a password. If the future is dropped before it is done, or there is an
+    /// error, nobody will check one, and the attempt is taken back if it was written after all.
     pub fn reserve<'a>(&self, caller: impl Into<Caller<'a>>) -> Reserving {
         let caller = self.count(caller.into());
         let token = Token::new();
@@ -128,7 +128,9 @@ impl LoginLimiter {
                 report,
                 withdrawn: None,
             }),
-            standings,
+            standings: Some(standings),
+            is_begun: false,
+            limiter: self.clone(),
         }
     }
 
@@ -360,22 +362,67 @@ impl fmt::Debug for LoginLimiter {
 #[must_use = "futures do nothing unless polled"]
 pub struct Reserving {
     attempt: Option<Attempt>,
-    standings: StoreFuture<Standings>,
+    standings: Option<StoreFuture<Standings>>,
+    /// Whether a store that takes time has been asked.
+    is_begun: bool,
+    limiter: LoginLimiter,
 }
 
 impl Future for Reserving {
     type Output = Result<Attempt, ReserveError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let standings = ready!(Pin::new(&mut self.standings).poll(cx))?;
+        self.is_begun = true;
+        let Some(standings) = &mut self.standings else {
+            panic!("an attempt was polled after it had been reserved");
+        };
+        let standings = ready!(Pin::new(standings).poll(cx));
+        self.standings = None;
         let Some(mut attempt) = self.attempt.take() else {
             panic!("an attempt was polled after it had been reserved");
         };
-        attempt.report.standings = standings;
+        attempt.report.standings = standings?;
         Poll::Ready(match attempt.report.refusal() {
             Some(refusal) => Err(ReserveError::Refused(refusal)),
             None => Ok(attempt),
         })
+    }
+}
+
+/// Nobody will check a password.
+impl Drop for Reserving {
+    fn drop(&mut self) {
+        let (Some(mut attempt), Some(standings)) = (self.attempt.take(), self.standings.take())
+        else {
+            return;
+        };
+        let limiter = self.limiter.clone();
+        let take_back = move |standings: Standings| {
+            attempt.report.standings = standings;
+            let is_admitted = attempt.report.refusal().is_none();
+            is_admitted.then(|| limiter.settle(attempt, Outcome::NotAnAttempt))
+        };
+        match (standings.is_later(), Handle::try_current()) {
+            (false, _) => {
+                if let Some(Ok(standings)) = standings.at_once() {
+                    drop(take_back(standings));
+                }
+            }
+            // Without a runtime nothing more can be done, and the lease makes it a failure.
+            (true, Ok(runtime)) if self.is_begun => {
+                let under_way = self.limiter.begin();
+                runtime.spawn(async move {
+                    if let Ok(standings) = standings.await
+                        && let Some(taken_back) = take_back(standings)
+                        && let Err(error) = taken_back.await
+                    {
+                        events::not_settled(&error);
+                    }
+                    drop(under_way);
+                });
+            }
+            (true, _) => {}
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Outcome, Period, Policy, Reason, Rule,
+    Limit, LoginLimiter, Outcome, Period, Policy, Reason, ReserveError, Rule,
     clock::ManualClock,
     store::{RedisStore, redis::RedisStoreBuilder},
 };
@@ -312,5 +312,38 @@ async fn who_is_exempt_is_not_refused_from_memory() {
         attempt(&limiter, ip(HOME), "owner", Outcome::Success)
             .await
             .unwrap();
+    }
+}
+
+/// Where nothing is announced, Redis is asked again by whoever comes. Somebody who comes often and hangs
+/// up does not keep others from asking.
+#[tokio::test]
+async fn who_hangs_up_does_not_keep_a_block_alive() {
+    let redis = RedisServer::start();
+    let own = || {
+        let client = redis::Client::open(redis.url()).unwrap();
+        let store = builder().build_with_manager(client).unwrap();
+        LoginLimiter::new(Policy::default(), store)
+    };
+    let (here, there) = (own(), own());
+    fail(&there, ip(HOME), "user", 5).await;
+    refused(here.reserve((ip(HOME), "user")).await);
+    there.unblock((ip(HOME), "user")).await.unwrap();
+    let unblocked = Instant::now();
+    for i in 0.. {
+        // Never asked for, asked for a moment, and honestly.
+        drop(here.reserve((ip(HOME), "user")));
+        let moment = Duration::from_micros(50);
+        let _ = tokio::time::timeout(moment, here.reserve((ip(HOME), "user"))).await;
+        // Those who hung up may be in flight for a moment.
+        let is_blocked = |error: &ReserveError| matches!(error, ReserveError::Refused(refusal) if refusal.reason() == Reason::Blocked);
+        if i % 100 == 0 {
+            let honest = here.reserve((ip(HOME), "user")).await;
+            if !honest.is_err_and(|error| is_blocked(&error)) {
+                break;
+            }
+        }
+        assert!(unblocked.elapsed() < Duration::from_secs(20), "never");
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

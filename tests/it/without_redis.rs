@@ -453,6 +453,35 @@ async fn nobody_waits_for_longer_than_the_deadline() {
     }
 }
 
+/// The best of three, since the machine may be busy with something else.
+#[tokio::test]
+async fn redis_is_asked_again_within_two_seconds() {
+    for fault in [
+        Fault::BlackHole,
+        Fault::Slow(Duration::from_secs(5)),
+        Fault::LostReplies,
+        Fault::Resets,
+        Fault::Answers(b"-LOADING\r\n".to_vec()),
+    ] {
+        let mut best = Duration::MAX;
+        for _ in 0..3 {
+            let app = App::start(Outage::Closed).await;
+            app.proxy.fail(fault.clone());
+            while !app.store.status().is_away {
+                let _ = app.limiter.check(ip(HOME)).await;
+            }
+            app.proxy.fail(Fault::None);
+            let healed = std::time::Instant::now();
+            while app.limiter.check(ip(HOME)).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            best = best.min(healed.elapsed());
+        }
+        println!("{fault:?}: {best:?}");
+        assert!(best < Duration::from_secs(2), "{fault:?}: {best:?}");
+    }
+}
+
 /// While Redis is away, a single call at a time finds out whether it is back.
 #[tokio::test]
 async fn one_call_probes_and_not_all() {
@@ -783,4 +812,125 @@ async fn nothing_is_left_of_a_store_that_is_dropped() {
     };
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(tasks(), 0);
+}
+
+/// Somebody was unblocked through another server, which this one has heard; then Redis goes away.
+#[tokio::test]
+async fn who_was_unblocked_elsewhere_is_not_blocked_without_redis() {
+    let app = App::start(Outage::Fallback).await;
+    let (_, elsewhere) = server(&app.proxy, Outage::Fallback).await;
+    fail(&app.limiter, ip(HOME), "user", 5).await;
+    refused(app.limiter.reserve((ip(HOME), "user")).await);
+    elsewhere.unblock((ip(HOME), "user")).await.unwrap();
+    let heard = || app.store.status().refused_from_memory;
+    let before = heard();
+    // Heard when it is no longer refused from memory.
+    while app.limiter.reserve((ip(HOME), "user")).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(heard() - before < 200);
+    app.lose_redis().await;
+    fail(&app.limiter, ip(HOME), "user", 4).await;
+    app.find_redis().await;
+}
+
+#[tokio::test]
+async fn what_counts_at_once_counts_without_redis_too() {
+    let app = App::start(Outage::Fallback).await;
+    let three = Limit::attempts(3).within(Period::hours(1)).without_block();
+    let codes = KeyLimiter::new("code", three, app.store.clone()).unwrap();
+    for _ in 0..3 {
+        codes.reserve("user").await.unwrap();
+    }
+    app.lose_redis().await;
+    refused(codes.reserve("user").await);
+}
+
+/// People of an office give up while Redis hangs: nobody has checked a password, so nothing failed.
+#[tokio::test]
+async fn who_hangs_up_while_redis_hangs_has_not_failed() {
+    let app = App::start(Outage::Fallback).await;
+    app.redis.pause();
+    for person in 0..60 {
+        let user = format!("person {person}");
+        let reserving = app.limiter.reserve((ip(HOME), &*user));
+        if let Ok(attempt) = tokio::time::timeout(Duration::from_millis(5), reserving).await {
+            let settled = app.limiter.settle(attempt.unwrap(), Outcome::NotAnAttempt);
+            settled.await.unwrap();
+        }
+    }
+    app.redis.resume();
+    all_told(&app.store).await;
+    while app.limiter.all_settled().await.is_err() {}
+    eventually(|| app.redis.keys().is_empty()).await;
+}
+
+/// Slow, but not too slow: each call is answered in time, though not two of them together.
+#[tokio::test]
+async fn a_slow_redis_is_asked_again() {
+    let app = App::start(Outage::Fallback).await;
+    app.lose_redis().await;
+    app.proxy.fail(Fault::Slow(Duration::from_millis(120)));
+    eventually(|| !app.store.status().is_away).await;
+}
+
+/// The runtime in which it was noticed that Redis is away ends. Somebody else finds out that it is back.
+#[test]
+fn a_runtime_that_ends_takes_nothing_with_it() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let (base, worker) = (runtime(), runtime());
+    let app = base.block_on(App::start(Outage::Fallback));
+    worker.block_on(app.lose_redis());
+    drop(worker);
+    app.proxy.fail(Fault::None);
+    base.block_on(async {
+        let started = std::time::Instant::now();
+        while app.store.status().is_away {
+            assert!(started.elapsed().as_secs() < 30, "never asked again");
+            let _ = attempt(&app.limiter, ip(HOME), "somebody", Outcome::Success).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+}
+
+/// The server of a cluster that has the account refuses to write when somebody has logged in. It is told
+/// later what left the address.
+#[tokio::test]
+async fn half_of_a_success_is_told_later() {
+    let mut cluster = RedisCluster::start();
+    for node in &mut cluster.nodes {
+        node.keys_may_live(Some(Duration::from_secs(90 * 86_400)));
+    }
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let limiter = LoginLimiter::new(Policy::strict(), store.clone());
+    // An account on another server than the address.
+    let account_of = |user: &str| {
+        let keys = cluster.nodes.iter().enumerate();
+        let has = |node: &RedisServer| node.keys().iter().any(|(key, _)| key.ends_with(":account"));
+        let found = keys.filter(|(_, node)| has(node)).map(|(i, _)| i).next();
+        (found.unwrap(), user.to_owned())
+    };
+    let home = cluster.serving(&format!("login:{{{HOME}}}:address"));
+    let mut found = None;
+    for i in 0..50 {
+        cluster.flush();
+        let user = format!("user {i}");
+        fail(&limiter, ip(HOME), &user, 4).await;
+        let (node, user) = account_of(&user);
+        if node != home {
+            found = Some((node, user));
+            break;
+        }
+    }
+    let (node, user) = found.expect("one elsewhere");
+    let success = limiter.reserve((ip(HOME), &*user)).await.unwrap();
+    cluster.nodes[node].pause();
+    limiter.settle(success, Outcome::Success).await.unwrap();
+    cluster.nodes[node].resume();
+    all_told(&store).await;
+    let report = limiter.check((ip("192.0.2.99"), &*user)).await.unwrap();
+    assert_eq!(report.rule(Rule::ACCOUNT).unwrap().usage, 0);
 }

@@ -161,6 +161,20 @@ impl MemoryStore {
         let _ = (self.lock(slots)).follow(token, lease, slots, standings, by);
     }
 
+    /// Forgets the failures of a counter.
+    #[cfg(feature = "redis")]
+    pub(crate) fn forget(&self, key: &Key<'_>) {
+        let key = self.fingerprints.of(key);
+        let mut shard = self.lock_shard(shard_of(&key));
+        let now = self.clock.now();
+        if let Some(counter) = shard.counters.get_mut(key.bits) {
+            counter.value.clean_up(None, now);
+            if counter.value.is_empty() {
+                shard.counters.remove(key.bits, &self.room);
+            }
+        }
+    }
+
     fn remember_now(
         &self,
         key: &Key<'_>,

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::{
     Outage, RedisStore,
+    blocks::Belief,
     breaker::Breaker,
     counters::Counters,
     debts::{Debt, Debts},
@@ -104,6 +105,11 @@ impl Alone {
         }
     }
 
+    /// It was announced that a counter is no longer blocked.
+    pub(super) fn was_lifted(&self, key: &[u8]) {
+        self.local.forget(&local_key(key));
+    }
+
     /// At least half of the room is for what comes when Redis is away.
     fn has_room_to_follow(&self) -> bool {
         let has_room = || self.local.len() < self.capacity / 2;
@@ -170,7 +176,12 @@ impl RedisStore {
         counters: Arc<Counters>,
     ) -> StoreFuture<Standings> {
         let is_away = self.alone().breaker.is_open();
-        if let Some(refused) = self.shared.blocks.refuse(&counters, is_away) {
+        let belief = if is_away {
+            Belief::Blind
+        } else {
+            Belief::Recent
+        };
+        if let Some(refused) = self.shared.blocks.refuse(&counters, belief) {
             return StoreFuture::now(Ok(refused));
         }
         if is_away {
@@ -187,6 +198,9 @@ impl RedisStore {
         lease: Duration,
         counters: Arc<Counters>,
     ) -> Result<Standings, StoreError> {
+        if let Some(refused) = self.shared.blocks.refuse(&counters, Belief::Asking) {
+            return Ok(refused);
+        }
         // Until Redis has been told what this process knows, both have to admit it.
         let both = self.alone().knows_more();
         if both {
@@ -210,7 +224,7 @@ impl RedisStore {
                 }
                 Ok(standings)
             }
-            Err(error) => match self.shared.blocks.refuse(&counters, true) {
+            Err(error) => match self.shared.blocks.refuse(&counters, Belief::Blind) {
                 Some(refused) => Ok(refused),
                 None => self.decide_alone(token, lease, counters, || error),
             },
@@ -268,7 +282,7 @@ impl RedisStore {
             match alone.outage {
                 Outage::Closed => Err(error),
                 Outage::Open => Ok(counters.untouched()),
-                Outage::Fallback => match store.shared.blocks.refuse(counters, true) {
+                Outage::Fallback => match store.shared.blocks.refuse(counters, Belief::Blind) {
                     Some(refused) => Ok(refused),
                     None => at_once(alone.local.check(&counters.slots())),
                 },

@@ -120,6 +120,7 @@ impl Listener {
                             }
                         } else {
                             shared.blocks.was_lifted(message.get_payload_bytes());
+                            shared.alone.was_lifted(message.get_payload_bytes());
                         }
                     }
                 }

@@ -60,6 +60,17 @@ struct Block {
     subscription: u64,
 }
 
+/// How far what was said before is believed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Belief {
+    /// For a while.
+    Recent,
+    /// For a while; then this caller is about to ask, and others believe it until there is an answer.
+    Asking,
+    /// Until the block is over: there is nobody to ask.
+    Blind,
+}
+
 /// What was so when Redis was asked.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
@@ -94,9 +105,8 @@ impl Blocks {
     }
 
     /// How counters stand of which one is known to be blocked; those that nothing is known of are
-    /// said to be untouched. `None` if Redis has to be asked, by this caller alone where it is only to
-    /// make sure; with `nobody_to_ask` what was said last is believed until the block is over.
-    pub(super) fn refuse(&self, counters: &Counters, nobody_to_ask: bool) -> Option<Standings> {
+    /// said to be untouched. `None` if Redis has to be asked.
+    pub(super) fn refuse(&self, counters: &Counters, belief: Belief) -> Option<Standings> {
         if !self.are_kept() {
             return None;
         }
@@ -125,11 +135,13 @@ impl Blocks {
             let heard = block.subscription != 0 && block.subscription == subscription;
             let believed = if heard { BELIEVED } else { BELIEVED_UNHEARD };
             let is_asked = |asking: Millis| now.saturating_sub(asking) < ASKED_FOR;
-            if !nobody_to_ask
+            if belief != Belief::Blind
                 && now.saturating_sub(block.said) >= believed
                 && !block.asking.is_some_and(is_asked)
             {
-                block.asking = Some(now);
+                if belief == Belief::Asking {
+                    block.asking = Some(now);
+                }
                 return None;
             }
             let standings = refusing.get_or_insert_with(|| counters.untouched());

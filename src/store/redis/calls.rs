@@ -24,6 +24,9 @@ use crate::{
     store::{Key, Slot, Standings, StoreError},
 };
 
+/// How many cancels may wait behind attempts that may still be carried out.
+const AFTERTHOUGHTS: usize = 256;
+
 impl RedisStore {
     /// The time, if it is not the server's.
     fn now(&self) -> Option<Millis> {
@@ -106,8 +109,9 @@ impl RedisStore {
                 // Nobody will settle it in Redis, so it must not become a failure there.
                 if let (Some(token), true) = (token, failure.was_sent) {
                     let (store, counters) = (self.clone(), Arc::clone(counters));
+                    let waiting = self.shared.alone.afterthoughts.load(Ordering::Relaxed);
                     match failure.afterthought.take() {
-                        Some(send) => {
+                        Some(send) if waiting < AFTERTHOUGHTS => {
                             let cancel = Settling::Cancel(&[token]);
                             let cancel = counters.settle(cancel, self.now(), self.channel());
                             let alone = &self.shared.alone;
@@ -121,7 +125,7 @@ impl RedisStore {
                                 alone.told.notify_waiters();
                             });
                         }
-                        None => self.take_back(token, &counters),
+                        _ => self.take_back(token, &counters),
                     }
                 }
                 Err(failure)
@@ -310,8 +314,12 @@ impl RedisStore {
             if mains == 1 && mains_in(group) > 0 {
                 continue;
             }
-            let cancel = Settling::Cancel(&tokens);
-            self.settle(cancel, &group.counters, deadline).await?;
+            // The main ones are cleaned up, and would not be a second time.
+            let cancel = Debt::Cancel(tokens.as_slice().into(), Arc::clone(&group.counters));
+            let settled = self.settle(Settling::Cancel(&tokens), &group.counters, deadline);
+            if settled.await.is_err() {
+                self.owe(cancel)?;
+            }
         }
         Ok(())
     }
@@ -357,11 +365,10 @@ impl RedisStore {
         counters: &Counters,
     ) -> Result<(), StoreError> {
         let command = counters.reserve(Some(token), Duration::ZERO, self.now());
-        let deadline = self.link.deadline();
-        let value = self.send(command, &RESERVE, deadline).await;
+        let value = self.send(command, &RESERVE, self.link.deadline()).await;
         let value = value.map_err(|failure| failure.error)?;
         reply::standings(&value, Some(token), counters.len())?;
-        let cancel = Settling::Cancel(&[token]);
+        let (cancel, deadline) = (Settling::Cancel(&[token]), self.link.deadline());
         self.settle(cancel, counters, deadline).await.map(drop)
     }
 }

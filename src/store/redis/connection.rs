@@ -9,10 +9,7 @@ use std::{
     future::poll_fn,
     io,
     pin::{Pin, pin},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     task::Poll,
     time::Duration,
 };
@@ -24,7 +21,10 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::scripts::Script;
+use super::{
+    scripts::Script,
+    shared_connection::{Afterthought, PATIENCE, RETRY, SharedConnection},
+};
 use crate::{
     Period,
     store::{StoreError, StoreErrorKind},
@@ -37,15 +37,11 @@ pub(super) struct Failure {
     pub(super) error: StoreError,
     /// Whether the command may have been carried out, or may still be.
     pub(super) was_sent: bool,
-    /// If it may still be: sends another one behind it, on the same connection, on which commands
-    /// to one server keep their order. Says whether that was answered.
+    /// If it may still be, what can be sent behind it.
     pub(super) afterthought: Option<Afterthought>,
     /// Whether the server keeps the keys of the command in different places.
     pub(super) is_cross_slot: bool,
 }
-
-type Afterthought =
-    Box<dyn FnOnce(Cmd, &'static Script) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send>;
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
@@ -57,11 +53,6 @@ impl From<StoreError> for Failure {
         }
     }
 }
-
-/// How long an afterthought may take: as long as a server that was away for a while might.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// How often something is tried again that nobody waits for.
-pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// How long to wait before a cluster that is being changed is asked again.
 pub(super) const MOMENT: Duration = Duration::from_millis(20);
@@ -157,7 +148,7 @@ where
                     ..self.no_answer_in_time().into()
                 });
             };
-            link.answers.fetch_add(1, Ordering::Relaxed);
+            link.has_answered();
             match answer {
                 Ok(value) => return Ok(value),
                 // Every command of ours may be repeated: a reply that was lost counts once.
@@ -199,14 +190,14 @@ where
     /// a cluster's is. It is given up if another one can be opened and nothing at all has come back on
     /// it by then; until then it is better than none.
     fn suspect(&self, link: &SharedConnection<M::Connection>) {
-        if link.is_watched.swap(true, Ordering::Relaxed) {
-            return;
-        }
+        let Some(watching) = link.watch() else {
+            return; // somebody does
+        };
         let (link, manager, deadline) = (link.clone(), Arc::clone(&self.manager), self.deadline);
         tokio::spawn(async move {
             let until = Instant::now() + PATIENCE;
-            let answers = link.answers.load(Ordering::Relaxed);
-            let is_silent = || link.answers.load(Ordering::Relaxed) == answers;
+            let answers = link.answers();
+            let is_silent = || link.answers() == answers;
             while is_silent() && Instant::now() < until {
                 match timeout(time_to_connect(deadline), manager.connect()).await {
                     Ok(Ok(_)) if is_silent() => link.mark_broken(),
@@ -218,7 +209,7 @@ where
                 }
                 break;
             }
-            link.is_watched.store(false, Ordering::Relaxed);
+            drop(watching);
         });
     }
 
@@ -324,57 +315,6 @@ fn is_of_a_moment(error: &RedisError) -> bool {
     )
 }
 
-/// A connection that many use at once and any of them can declare dead.
-#[derive(Clone)]
-pub(super) struct SharedConnection<C> {
-    connection: C,
-    broken: Arc<AtomicBool>,
-    /// How often something came back on it.
-    answers: Arc<AtomicU64>,
-    /// Whether a task looks what is the matter with it.
-    is_watched: Arc<AtomicBool>,
-}
-
-impl<C: ConnectionLike> SharedConnection<C> {
-    async fn exchange(
-        &mut self,
-        command: &Cmd,
-        script: Option<&'static Script>,
-    ) -> Result<Value, RedisError> {
-        let answer = command.query_async(&mut self.connection).await;
-        match (answer, script) {
-            (Err(error), Some(script))
-                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) =>
-            {
-                let by_source = script.call_by_source(command);
-                by_source.query_async(&mut self.connection).await
-            }
-            (answer, _) => answer,
-        }
-    }
-}
-
-impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
-    fn afterthought(mut self) -> Afterthought {
-        Box::new(move |command, script| {
-            Box::pin(async move {
-                let answer = timeout(PATIENCE, self.exchange(&command, Some(script))).await;
-                matches!(answer, Ok(Ok(_)))
-            })
-        })
-    }
-}
-
-impl<C> SharedConnection<C> {
-    fn mark_broken(&self) {
-        self.broken.store(true, Ordering::Relaxed);
-    }
-
-    fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
-    }
-}
-
 /// What became of the attempts to open a connection.
 #[derive(Default)]
 struct Failures {
@@ -417,12 +357,7 @@ where
             }
         };
         match connected {
-            Ok(connection) => Ok(SharedConnection {
-                connection,
-                broken: Arc::default(),
-                answers: Arc::default(),
-                is_watched: Arc::default(),
-            }),
+            Ok(connection) => Ok(SharedConnection::new(connection)),
             Err(error) => {
                 let mut last = self
                     .failures

@@ -15,6 +15,7 @@ mod outage;
 mod recovery;
 mod reply;
 mod scripts;
+mod shared_connection;
 mod tls;
 mod topology;
 

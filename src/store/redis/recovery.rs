@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     RedisStore, Shared,
-    connection::{PATIENCE, RETRY},
     counters::Counters,
     debts::Debt,
     keys::hash_tag,
+    shared_connection::{PATIENCE, RETRY},
 };
 use crate::{
     Limit, Period, Token, events,

@@ -139,8 +139,8 @@ impl LoginLimiter {
     /// settle.
     ///
     /// If the attempt had another user, as when a mail address turns out to belong to an account,
-    /// the new one takes its place; it is also the one whose address becomes known at a success. Naming the same user again changes nothing. As with
-    /// [`reserve`](Self::reserve), dropping the future may leave a failure behind.
+    /// the new one takes its place; it is also the one whose address becomes known at a success. Naming
+    /// the same user again changes nothing. Dropping the future may leave a failure behind.
     pub async fn identify(&self, attempt: &mut Attempt, user: &str) -> Result<(), ReserveError> {
         if let Some(refusal) = &attempt.withdrawn {
             return Err(ReserveError::Refused(refusal.clone()));

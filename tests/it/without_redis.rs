@@ -874,28 +874,6 @@ async fn a_slow_redis_is_asked_again() {
     eventually(|| !app.store.status().is_away).await;
 }
 
-/// The runtime in which it was noticed that Redis is away ends. Somebody else finds out that it is back.
-#[test]
-fn a_runtime_that_ends_takes_nothing_with_it() {
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(1).enable_all().build().unwrap()
-    };
-    let (base, worker) = (runtime(), runtime());
-    let app = base.block_on(App::start(Outage::Fallback));
-    worker.block_on(app.lose_redis());
-    drop(worker);
-    app.proxy.fail(Fault::None);
-    base.block_on(async {
-        let started = std::time::Instant::now();
-        while app.store.status().is_away {
-            assert!(started.elapsed().as_secs() < 30, "never asked again");
-            let _ = attempt(&app.limiter, ip(HOME), "somebody", Outcome::Success).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-}
-
 /// The server of a cluster that has the account refuses to write when somebody has logged in. It is told
 /// later what left the address.
 #[tokio::test]

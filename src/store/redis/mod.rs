@@ -76,6 +76,9 @@ use crate::{Address, KnownAddresses, Token, clock::Clock};
 ///
 /// Only primaries are asked, never replicas.
 ///
+/// A store should be used in the Tokio runtime that it was made in: connections end with the runtime in
+/// which they were opened.
+///
 /// Slots may be moved while it is in use. A caller who has no counter yet waits until the slot has moved;
 /// if that takes longer than the deadline, it is an error.
 #[derive(Clone)]

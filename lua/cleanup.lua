@@ -49,6 +49,6 @@ end
 
 for i, key in ipairs(KEYS) do
   if remove(key, tokens) > 0 then let_expire(key, i * 7 - 2) end
-  if was_blocked[i] then announce(key) end
+  if was_blocked[i] and not is_blocked(key, i * 7 - 2) then announce(key) end
 end
 return tokens

@@ -1,22 +1,14 @@
 //! The whole engine, for any async code.
 
-use std::{
-    borrow::Cow,
-    error::Error,
-    fmt,
-    net::IpAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::{borrow::Cow, error::Error, fmt, net::IpAddr, sync::Arc};
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 
 use crate::{
     Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
     caller::{Counted, known_addresses_of},
-    events, normalise,
+    normalise,
+    reserving::Reserving,
     settling::{Tracker, UnderWay},
     store::{Slot, Standings, Store, StoreError, StoreFuture},
 };
@@ -121,17 +113,13 @@ impl LoginLimiter {
         let standings = self.shared.store.reserve(token, policy.lease(), &slots);
         drop(slots);
         let report = self.report(rules);
-        Reserving {
-            attempt: Some(Attempt {
-                token,
-                caller,
-                report,
-                withdrawn: None,
-            }),
-            standings: Some(standings),
-            is_begun: false,
-            limiter: self.clone(),
-        }
+        let attempt = Attempt {
+            token,
+            caller,
+            report,
+            withdrawn: None,
+        };
+        Reserving::new(self.clone(), attempt, standings)
     }
 
     /// Names the user of an attempt that is under way, and reserves it under the rules with a user
@@ -341,88 +329,6 @@ impl fmt::Debug for LoginLimiter {
             .field("policy", &self.shared.policy)
             .field("store", &self.shared.store)
             .finish_non_exhaustive()
-    }
-}
-
-/// An attempt that is being reserved: what [`LoginLimiter::reserve`] returns.
-///
-/// ```
-/// use tower_login_rate_limit::{LoginLimiter, Policy, Reserving, store::MemoryStore};
-///
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
-/// let address: std::net::IpAddr = "192.0.2.1".parse()?;
-/// let reserving: Reserving = limiter.reserve(address);
-/// let attempt = reserving.await?;
-/// # Ok(()) }
-/// # tokio::runtime::Runtime::new()?.block_on(example())?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Reserving {
-    attempt: Option<Attempt>,
-    standings: Option<StoreFuture<Standings>>,
-    /// Whether a store that takes time has been asked.
-    is_begun: bool,
-    limiter: LoginLimiter,
-}
-
-impl Future for Reserving {
-    type Output = Result<Attempt, ReserveError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.is_begun = true;
-        let Some(standings) = &mut self.standings else {
-            panic!("an attempt was polled after it had been reserved");
-        };
-        let standings = ready!(Pin::new(standings).poll(cx));
-        self.standings = None;
-        let Some(mut attempt) = self.attempt.take() else {
-            panic!("an attempt was polled after it had been reserved");
-        };
-        attempt.report.standings = standings?;
-        Poll::Ready(match attempt.report.refusal() {
-            Some(refusal) => Err(ReserveError::Refused(refusal)),
-            None => Ok(attempt),
-        })
-    }
-}
-
-/// Nobody will check a password.
-impl Drop for Reserving {
-    fn drop(&mut self) {
-        let (Some(mut attempt), Some(standings)) = (self.attempt.take(), self.standings.take())
-        else {
-            return;
-        };
-        let limiter = self.limiter.clone();
-        let take_back = move |standings: Standings| {
-            attempt.report.standings = standings;
-            let is_admitted = attempt.report.refusal().is_none();
-            is_admitted.then(|| limiter.settle(attempt, Outcome::NotAnAttempt))
-        };
-        match (standings.is_later(), Handle::try_current()) {
-            (false, _) => {
-                if let Some(Ok(standings)) = standings.at_once() {
-                    drop(take_back(standings));
-                }
-            }
-            // Without a runtime nothing more can be done, and the lease makes it a failure.
-            (true, Ok(runtime)) if self.is_begun => {
-                let under_way = self.limiter.begin();
-                runtime.spawn(async move {
-                    if let Ok(standings) = standings.await
-                        && let Some(taken_back) = take_back(standings)
-                        && let Err(error) = taken_back.await
-                    {
-                        events::not_settled(&error);
-                    }
-                    drop(under_way);
-                });
-            }
-            (true, _) => {}
-        }
     }
 }
 

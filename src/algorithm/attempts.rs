@@ -80,6 +80,11 @@ impl Attempts {
         before - self.0.len()
     }
 
+    #[cfg(feature = "redis")]
+    pub(super) fn keep_oldest(&mut self, attempts: usize) {
+        self.0.truncate(attempts);
+    }
+
     pub(super) fn drop_oldest(&mut self, attempts: usize) {
         self.0.drain(..attempts);
         if self.0.capacity() > 64 && self.0.len() < self.0.capacity() / 4 {

@@ -174,6 +174,16 @@ impl Counter {
         tokens
     }
 
+    /// The counter with nothing but what had failed by then.
+    #[cfg(feature = "redis")]
+    pub(crate) fn failed_by(&self, by: Millis) -> Self {
+        let mut failed = self.clone();
+        failed
+            .attempts
+            .keep_oldest(self.attempts.failures(by).len());
+        failed
+    }
+
     /// Forgets so many of the oldest failures, as far as they were made by then: others, who know better,
     /// no longer count them.
     #[cfg(feature = "redis")]

@@ -347,3 +347,23 @@ async fn who_hangs_up_does_not_keep_a_block_alive() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
+
+/// Somebody who was in flight when an address was blocked logs in. It is blocked as before, and nobody is
+/// told otherwise.
+#[tokio::test]
+async fn what_is_still_blocked_is_not_announced() {
+    let redis = RedisServer::start();
+    let (_, limiter) = server(&redis.url()).await;
+    let three = Limit::attempts(3).within(Period::hours(1));
+    let lower = Policy::default().with_address_limit(three).unwrap();
+    let lower = LoginLimiter::new(lower, redis.store().await);
+    let good = lower.reserve((ip(HOME), "owner")).await.unwrap();
+    let late = lower.reserve((ip(HOME), "late")).await.unwrap();
+    fail(&limiter, ip(HOME), "user", 4).await;
+    let before = redis.calls_of("publish");
+    lower.settle(good, Outcome::Success).await.unwrap();
+    lower.settle(late, Outcome::MfaPending).await.unwrap();
+    // A heart beat may be due.
+    assert!(redis.calls_of("publish") <= before + 1);
+    refused(lower.reserve((ip(HOME), "anybody")).await);
+}

@@ -567,10 +567,11 @@ async fn a_redis_without_memory_admits_nothing_and_still_takes_back() {
             other => panic!("{other:?}"),
         }
     }
-    // A failure that can't be written now is told later; what frees memory works.
-    limiter.settle(failed, Outcome::Failure).await.unwrap();
+    // What frees memory works; a failure that can't be written now is told later.
     limiter.settle(attempt, Outcome::Success).await.unwrap();
+    limiter.settle(failed, Outcome::Failure).await.unwrap();
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    limiter.all_settled().await.unwrap();
     assert_eq!(usage(&limiter, HOME, "user").await, (1, 1));
 }
 

@@ -912,3 +912,53 @@ async fn half_of_a_success_is_told_later() {
     let report = limiter.check((ip("192.0.2.99"), &*user)).await.unwrap();
     assert_eq!(report.rule(Rule::ACCOUNT).unwrap().usage, 0);
 }
+
+/// In flight with Redis, failed without it, and then the right password.
+#[tokio::test]
+async fn a_success_takes_back_a_failure_that_redis_had_in_flight() {
+    for is_back in [false, true] {
+        let app = App::start(Outage::Fallback).await;
+        let first = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
+        app.lose_redis().await;
+        // So many things to tell that the success overtakes them.
+        for i in 0..500_u32 {
+            let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
+            fail(&app.limiter, address, "somebody", 1).await;
+        }
+        app.limiter.settle(first, Outcome::Failure).await.unwrap();
+        if is_back {
+            app.proxy.fail(Fault::None);
+            eventually(|| !app.store.status().is_away).await;
+        }
+        attempt(&app.limiter, ip(HOME), "user", Outcome::Success)
+            .await
+            .unwrap();
+        app.find_redis().await;
+        assert_eq!(app.both_in_redis("user").await, (0, 0), "{is_back}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_forgiven_forgives_nobody_else() {
+    let app = App::start(Outage::Fallback).await;
+    app.lose_redis().await;
+    fail(&app.limiter, ip(HOME), "user", 2).await;
+    app.limiter.unblock(ip(HOME)).await.unwrap_err();
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (2, 0));
+}
+
+#[tokio::test]
+async fn a_success_after_its_lease_takes_back_what_was_before_it() {
+    let policy = Policy::default()
+        .with_lease(Duration::from_secs(1))
+        .unwrap();
+    let app = App::start_with(RedisStore::builder(), policy).await;
+    fail(&app.in_redis().await, ip(HOME), "user", 2).await;
+    app.lose_redis().await;
+    let late = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    app.limiter.settle(late, Outcome::Success).await.unwrap();
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("user").await, (0, 0));
+}

@@ -106,11 +106,12 @@ impl Locked<'_> {
                 continue;
             }
             let counter = self.shard(&key).counters.get_or_insert(key.bits);
-            let here = counter.value.standing(slot.limit, now).usage;
             if let Some(by) = by
-                && here >= there.usage
+                && counter.value.standing(slot.limit, now).usage >= there.usage
             {
-                let more = here.saturating_add(1) - there.usage;
+                // Without what was admitted since.
+                let here = counter.value.failed_by(by).standing(slot.limit, now).usage;
+                let more = here.saturating_add(1).saturating_sub(there.usage);
                 counter.value.forget_oldest(more as usize, by);
             }
             counter.value.admit(slot.limit, token, lease, now);

@@ -125,7 +125,7 @@ impl Alone {
             return;
         }
         match debt {
-            Debt::Fail(token, counters) => {
+            Debt::Fail(token, counters, _) => {
                 let slots = counters.slots();
                 let failed = at_once(self.local.fail(*token, &slots));
                 if failed.is_ok_and(|failed| failed == 0) && self.has_room_to_follow() {
@@ -220,7 +220,18 @@ impl RedisStore {
                 self.shared.blocks.learn(asked, &counters, &standings);
                 if standings.admitted() && !both {
                     let alone = self.alone();
-                    alone.follow_admission(token, lease, &counters, &standings, asked.at);
+                    // Others may have been decided alone meanwhile.
+                    if alone.knows_more() {
+                        match alone.reserve(token, lease, &counters) {
+                            Ok(here) if !here.admitted() => {
+                                self.take_back(token, &counters);
+                                return Ok(here);
+                            }
+                            Ok(_) | Err(_) => {}
+                        }
+                    } else {
+                        alone.follow_admission(token, lease, &counters, &standings, asked.at);
+                    }
                 }
                 Ok(standings)
             }
@@ -339,7 +350,7 @@ impl RedisStore {
     pub(super) fn wipe(&self, counters: Arc<Counters>, mains: usize) -> StoreFuture<()> {
         let now = self.alone().clock.now();
         let debt = Debt::CleanUp(None, Arc::clone(&counters), mains, now);
-        self.alone().debts.forgive(&counters.keys()[..mains]);
+        self.alone().debts.forgive(&counters.keys(), mains);
         self.alone().follow(&debt);
         self.shared.blocks.forget(&counters);
         if self.alone().breaker.is_open() {

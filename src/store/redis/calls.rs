@@ -185,7 +185,7 @@ impl RedisStore {
     /// Takes back an attempt that Redis may have admitted and nobody will settle there. It is told until
     /// it hears, or the attempt would become a failure when its lease ends: an error must not lead to a
     /// block.
-    fn take_back(&self, token: Token, counters: &Arc<Counters>) {
+    pub(super) fn take_back(&self, token: Token, counters: &Arc<Counters>) {
         self.owe_or_say(Debt::Cancel(
             [token].as_slice().into(),
             Arc::clone(counters),
@@ -205,8 +205,9 @@ impl RedisStore {
 
     async fn pay_by(&self, debt: &Debt, deadline: Instant) -> Result<usize, StoreError> {
         match debt {
-            Debt::Fail(token, counters) => {
-                let settling = Settling::Fail(*token);
+            Debt::Fail(token, counters, at) => {
+                let age = alone::age(&*self.shared.alone.clock, *at);
+                let settling = Settling::Fail(*token, age);
                 self.settle(settling, counters, deadline).await
             }
             Debt::Cancel(tokens, counters) => {
@@ -219,9 +220,10 @@ impl RedisStore {
             }
             Debt::CleanUp(token, counters, mains, at) => {
                 let age = alone::age(&*self.shared.alone.clock, *at);
-                let cleaned = self.clean_up(*token, counters, *mains, age, deadline).await;
+                let cleaned = self.clean_up(*token, counters, *mains, age, deadline);
+                cleaned.await?;
                 self.shared.blocks.forget(counters);
-                cleaned.map(|()| counters.len())
+                Ok(counters.len())
             }
             Debt::Merge(token, counters, at) => {
                 let age = alone::age(&*self.shared.alone.clock, *at);

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Some counters, ready to be sent.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Counters(Vec<Counter>);
 
 #[derive(Clone)]
@@ -39,7 +39,8 @@ struct Exception {
 /// How an attempt is settled.
 #[derive(Clone, Copy)]
 pub(super) enum Settling<'a> {
-    Fail(Token),
+    /// So long ago.
+    Fail(Token, Millis),
     Cancel(&'a [Token]),
 }
 
@@ -195,15 +196,15 @@ impl Counters {
 
     /// A call of `settle.lua`.
     pub(super) fn settle(&self, settling: Settling<'_>, now: Option<Millis>, channel: &str) -> Cmd {
-        let (verb, tokens) = match settling {
-            Settling::Fail(token) => ("fail", token.as_bytes().to_vec()),
+        let (verb, age, tokens) = match settling {
+            Settling::Fail(token, age) => ("fail", age, token.as_bytes().to_vec()),
             Settling::Cancel(tokens) => {
                 let bytes = tokens.iter().flat_map(Token::as_bytes).copied();
-                ("cancel", bytes.collect())
+                ("cancel", 0, bytes.collect())
             }
         };
         let mut command = self.change(&SETTLE, &tokens, verb, now);
-        command.arg(channel);
+        command.arg(age).arg(channel);
         command
     }
 

@@ -24,8 +24,8 @@ use crate::{
 /// more.
 #[derive(Clone)]
 pub(super) enum Debt {
-    /// An attempt in flight failed.
-    Fail(Token, Arc<Counters>),
+    /// An attempt in flight failed at this time.
+    Fail(Token, Arc<Counters>, Millis),
     /// These attempts never were.
     Cancel(SmallVec<[Token; 2]>, Arc<Counters>),
     /// An attempt went well at this time; the first so many counters are the main ones.
@@ -44,7 +44,7 @@ impl Debt {
 
     pub(super) fn keys(&self) -> Vec<&[u8]> {
         match self {
-            Self::Fail(_, counters)
+            Self::Fail(_, counters, _)
             | Self::Cancel(_, counters)
             | Self::CleanUp(_, counters, ..)
             | Self::Merge(_, counters, _) => counters.keys(),
@@ -66,9 +66,9 @@ struct Inner {
     away: HashMap<Token, Away>,
     queue: VecDeque<(u64, Debt)>,
     next: u64,
-    /// How many merges there are in the queue of each token and for each key, by their hashes: most
+    /// How many failures there are in the queue of each token and for each key, by their hashes: most
     /// who ask are not among them, and the queue may be long.
-    merging: HashMap<u64, u32>,
+    failures: HashMap<u64, u32>,
     hasher: RandomState,
 }
 
@@ -145,12 +145,18 @@ impl Debts {
         }
         let keys = debt.keys();
         self.change(|inner| {
+            let is_owed = inner.owes_failure(&token.twin());
             match debt {
-                Debt::Cancel(..) => inner.withdraw(token.twin()),
-                Debt::CleanUp(_, _, mains, _) => inner.forgive(&keys[..*mains]),
+                Debt::Cancel(..) => inner.withdraw(token.twin(), &keys),
+                Debt::CleanUp(_, _, mains, _) => inner.forgive(&keys, *mains),
                 _ => {}
             }
             let Some(mut away) = inner.away.remove(&token) else {
+                if let (true, Debt::CleanUp(_, counters, mains, at)) = (is_owed, debt) {
+                    // Its lease had ended, and Redis has not heard of it.
+                    inner.owe(Debt::CleanUp(None, Arc::clone(counters), *mains, *at));
+                    return false;
+                }
                 return true;
             };
             let is_in_redis = |key: &&[u8]| !away.decided.iter().any(|decided| decided == key);
@@ -180,10 +186,10 @@ impl Debts {
         })
     }
 
-    /// What failed in any of these counters is not told after all.
-    pub(super) fn forgive(&self, keys: &[&[u8]]) {
+    /// What failed in one of the first so many counters is not told of any of these after all.
+    pub(super) fn forgive(&self, keys: &[&[u8]], mains: usize) {
         if !self.is_empty() {
-            self.change(|inner| inner.forgive(keys));
+            self.change(|inner| inner.forgive(keys, mains));
         }
     }
 
@@ -215,7 +221,7 @@ impl Debts {
             if (inner.queue.front()).is_some_and(|(first, _)| *first == number)
                 && let Some((_, debt)) = inner.queue.pop_front()
             {
-                inner.count_merge(&debt, false);
+                inner.count_failure(&debt, false);
             }
         });
     }
@@ -246,51 +252,78 @@ impl Inner {
     }
 
     fn owe(&mut self, debt: Debt) {
-        self.count_merge(&debt, true);
+        self.count_failure(&debt, true);
         self.queue.push_back((self.next, debt));
         self.next += 1;
     }
 
-    /// A failure is not told after all.
-    fn withdraw(&mut self, token: Token) {
-        if self.is_merging(&token) {
-            self.drop_merges(|merged, _| *merged == token);
+    /// A failure is not told of these counters after all.
+    fn withdraw(&mut self, token: Token, keys: &[&[u8]]) {
+        if self.owes_failure(&token) {
+            self.take_failures_from(keys, |failed, _| *failed == token);
         }
     }
 
-    fn forgive(&mut self, keys: &[&[u8]]) {
-        if keys.iter().any(|key| self.is_merging(key)) {
-            self.drop_merges(|_, counters| counters.keys().iter().any(|key| keys.contains(key)));
+    fn forgive(&mut self, keys: &[&[u8]], mains: usize) {
+        let mains = &keys[..mains];
+        if mains.iter().any(|key| self.owes_failure(key)) {
+            let touches =
+                |counters: &Counters| counters.keys().iter().any(|key| mains.contains(key));
+            self.take_failures_from(keys, |_, counters| touches(counters));
         }
     }
 
-    fn drop_merges(&mut self, are_dropped: impl Fn(&Token, &Counters) -> bool) {
-        let queue = std::mem::take(&mut self.queue).into_iter();
-        let (dropped, kept): (VecDeque<_>, _) = queue.partition(|(_, debt)| {
-            matches!(debt, Debt::Merge(token, counters, _) if are_dropped(token, counters))
-        });
-        self.queue = kept;
-        for (_, debt) in dropped {
-            self.count_merge(&debt, false);
+    /// Takes those failures out of these counters. One that Redis has in flight never was.
+    fn take_failures_from(
+        &mut self,
+        keys: &[&[u8]],
+        are_taken: impl Fn(&Token, &Counters) -> bool,
+    ) {
+        for (number, debt) in std::mem::take(&mut self.queue) {
+            let (Debt::Merge(token, counters, _) | Debt::Fail(token, counters, _)) = &debt else {
+                self.queue.push_back((number, debt));
+                continue;
+            };
+            if !are_taken(token, counters) {
+                self.queue.push_back((number, debt));
+                continue;
+            }
+            self.count_failure(&debt, false);
+            let mut left = Counters::clone(counters);
+            left.remove(keys);
+            let left_over = match &debt {
+                Debt::Fail(token, counters, _) if left.len() == 0 => {
+                    Some(Debt::cancel(*token, Arc::clone(counters)))
+                }
+                Debt::Merge(token, _, at) if left.len() > 0 => {
+                    Some(Debt::Merge(*token, Arc::new(left), *at))
+                }
+                Debt::Merge(..) => None,
+                _ => Some(debt),
+            };
+            if let Some(debt) = left_over {
+                self.count_failure(&debt, true);
+                self.queue.push_back((number, debt));
+            }
         }
     }
 
-    fn is_merging(&self, of: &impl Hash) -> bool {
-        self.merging.contains_key(&self.hasher.hash_one(of))
+    fn owes_failure(&self, of: &impl Hash) -> bool {
+        self.failures.contains_key(&self.hasher.hash_one(of))
     }
 
-    fn count_merge(&mut self, debt: &Debt, more: bool) {
-        let Debt::Merge(token, counters, _) = debt else {
+    fn count_failure(&mut self, debt: &Debt, more: bool) {
+        let (Debt::Merge(token, counters, _) | Debt::Fail(token, counters, _)) = debt else {
             return;
         };
         let keys = counters.keys();
         let hashes = keys.iter().map(|key| self.hasher.hash_one(key));
         let hashes: SmallVec<[_; 4]> = hashes.chain([self.hasher.hash_one(token)]).collect();
         for hash in hashes {
-            let merges = self.merging.entry(hash).or_default();
-            *merges = if more { *merges + 1 } else { *merges - 1 };
-            if *merges == 0 {
-                self.merging.remove(&hash);
+            let failures = self.failures.entry(hash).or_default();
+            *failures = if more { *failures + 1 } else { *failures - 1 };
+            if *failures == 0 {
+                self.failures.remove(&hash);
             }
         }
     }

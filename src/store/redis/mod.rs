@@ -184,7 +184,10 @@ impl Store for RedisStore {
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
         match slots.is_empty() {
             true => StoreFuture::now(Ok(0)),
-            false => self.tell(token, Debt::Fail(token, self.counters(slots))),
+            false => {
+                let now = self.shared.alone.clock.now();
+                self.tell(token, Debt::Fail(token, self.counters(slots), now))
+            }
         }
     }
 

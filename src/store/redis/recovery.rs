@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout_at},
+};
 
 use super::{
     RedisStore, Shared,
@@ -33,9 +36,13 @@ impl RedisStore {
     /// it is at work.
     pub(super) fn recover(&self) {
         let is_recovering = &self.shared.alone.is_recovering;
-        if !is_recovering.load(Ordering::SeqCst) && !is_recovering.swap(true, Ordering::SeqCst) {
+        // Outside of a runtime nobody can; the next one who is inside does.
+        if let Ok(runtime) = Handle::try_current()
+            && !is_recovering.load(Ordering::SeqCst)
+            && !is_recovering.swap(true, Ordering::SeqCst)
+        {
             let store = self.clone();
-            tokio::spawn(async move {
+            runtime.spawn(async move {
                 // Whatever becomes of the task, another one may follow.
                 let recovering = Recovering(Arc::clone(&store.shared));
                 let is_done = store.recovered().await;

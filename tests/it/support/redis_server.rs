@@ -167,7 +167,9 @@ impl RedisServer {
             .map(ttl)
             .map(|ttl| ttl.expect("a TTL"))
             .collect();
-        keys.into_iter().zip(ttls).collect()
+        // Some may have gone in between.
+        let keys = keys.into_iter().zip(ttls);
+        keys.filter(|(_, ttl)| *ttl != -2).collect()
     }
 
     /// How often a command was executed, by the server's own statistics, in scripts too.

@@ -316,11 +316,11 @@ impl RedisStore {
             if mains == 1 && mains_in(group) > 0 {
                 continue;
             }
-            // The main ones are cleaned up, and would not be a second time.
-            let cancel = Debt::Cancel(tokens.as_slice().into(), Arc::clone(&group.counters));
             let settled = self.settle(Settling::Cancel(&tokens), &group.counters, deadline);
             if settled.await.is_err() {
-                self.owe(cancel)?;
+                // The main ones are cleaned up, and would not be a second time.
+                let counters = Arc::clone(&group.counters);
+                self.owe(Debt::Cancel(tokens.as_slice().into(), counters))?;
             }
         }
         Ok(())

@@ -76,10 +76,15 @@ impl RedisCluster {
             let _: () = node.command(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port()]);
         }
         let cluster = Self { nodes };
+        // A node tells what is published only to those that it has a connection to.
         let agrees = |node: &RedisServer| {
             let info: String = node.command(&["CLUSTER", "INFO"]);
-            let nodes = format!("cluster_known_nodes:{}\r", cluster.nodes.len());
-            info.contains("cluster_state:ok") && info.contains(&nodes)
+            let known: String = node.command(&["CLUSTER", "NODES"]);
+            let connected = known.lines().filter(|line| line.contains(" connected"));
+            info.contains("cluster_state:ok")
+                && !known.contains("handshake")
+                && known.lines().count() == cluster.nodes.len()
+                && connected.count() == cluster.nodes.len()
         };
         wait_until("the nodes of a cluster do not agree", || {
             cluster.nodes.iter().all(agrees)

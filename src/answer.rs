@@ -49,11 +49,11 @@ impl<T> Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// The answer of somebody who has it at once.
-    pub(crate) fn at_once(self) -> Option<T> {
+    /// The answer, if it is there at once.
+    pub(crate) fn at_once(self) -> Result<T, Self> {
         match self.0 {
-            Inner::Now(answer) => answer,
-            Inner::Later(_) => None,
+            Inner::Now(Some(answer)) => Ok(answer),
+            other => Err(Self(other)),
         }
     }
 }

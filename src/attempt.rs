@@ -1,11 +1,11 @@
 //! An attempt under way, and how it ends.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use smallvec::SmallVec;
 
 use crate::{
-    Policy, Refusal, Rule, Token,
+    LoginLimiter, Policy, Refusal, Rule, Token,
     algorithm::{Standing, State},
     caller::Counted,
     store::Standings,
@@ -60,10 +60,10 @@ pub enum Outcome {
 #[must_use = "an attempt that is not settled becomes a failure"]
 pub struct Attempt {
     pub(crate) token: Token,
-    pub(crate) caller: Counted,
+    pub(crate) caller: Counted<'static>,
     pub(crate) report: Report,
     /// Refused while it was under way; it has been taken back and nothing is left to settle.
-    pub(crate) withdrawn: Option<Refusal>,
+    pub(crate) withdrawn: Option<Box<Refusal>>,
 }
 
 impl Attempt {
@@ -88,9 +88,12 @@ impl Attempt {
     }
 
     pub(crate) fn policy(&self) -> &Policy {
-        &self.report.policy
+        self.report.limiter.policy()
     }
 }
+
+/// Rules by their place in the policy.
+pub(crate) type RuleNumbers = SmallVec<[u32; 4]>;
 
 /// How each rule that applies to a caller stands.
 ///
@@ -109,16 +112,18 @@ impl Attempt {
 /// ```
 #[derive(Clone)]
 pub struct Report {
-    pub(crate) policy: Arc<Policy>,
+    /// The one that was asked.
+    pub(crate) limiter: LoginLimiter,
     /// One for each rule that applies, in the policy's order.
-    pub(crate) rules: SmallVec<[usize; 3]>,
+    pub(crate) rules: RuleNumbers,
     pub(crate) standings: Standings,
 }
 
 impl Report {
     /// The rules that apply, and how they stand.
     pub fn iter(&self) -> impl Iterator<Item = (&Rule, Standing)> {
-        let rules = self.rules.iter().map(|i| &self.policy.rules()[*i]);
+        let of_policy = self.limiter.policy().rules();
+        let rules = self.rules.iter().map(|i| &of_policy[*i as usize]);
         rules.zip(self.standings.iter().copied())
     }
 
@@ -140,10 +145,19 @@ impl Report {
     /// Whether an attempt is refused, and by which rule. If several refuse, the one that does so for
     /// the longest time: before that is over, coming back is of no use.
     pub fn refusal(&self) -> Option<Refusal> {
-        self.iter()
-            .max_by_key(|(_, standing)| standing.state)
-            .and_then(|(rule, standing)| Refusal::new(rule.shared_name(), standing))
+        refusal(self.limiter.policy(), &self.rules, &self.standings)
     }
+}
+
+/// What a [`Report`] of these would refuse.
+pub(crate) fn refusal(
+    policy: &Policy,
+    rules: &RuleNumbers,
+    standings: &Standings,
+) -> Option<Refusal> {
+    let refusing = (rules.iter().zip(&**standings)).filter(|(_, standing)| standing.refuses());
+    let (i, standing) = refusing.max_by_key(|(_, standing)| standing.state)?;
+    Refusal::new(policy.rules()[*i as usize].shared_name(), *standing)
 }
 
 impl Report {
@@ -153,12 +167,13 @@ impl Report {
             let rules = report.rules.clone().into_iter();
             rules.zip(report.standings.to_vec()).collect::<Vec<_>>()
         };
+        let of_policy = self.limiter.policy().rules();
         let mut all = pairs(self);
-        all.retain(|(rule, _)| !self.policy.rules()[*rule].counts_by_user());
+        all.retain(|(rule, _)| !of_policy[*rule as usize].counts_by_user());
         all.extend(pairs(&of_user));
         all.sort_by_key(|(rule, _)| *rule);
         Self {
-            policy: of_user.policy,
+            limiter: of_user.limiter,
             rules: all.iter().map(|(rule, _)| *rule).collect(),
             standings: all.iter().map(|(_, standing)| *standing).collect(),
         }

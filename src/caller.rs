@@ -2,8 +2,6 @@
 
 use std::{borrow::Cow, fmt, net::IpAddr};
 
-use smallvec::SmallVec;
-
 use crate::{
     Address, Part, Policy, Rule,
     store::{Key, KnownAddress, Slot},
@@ -34,7 +32,7 @@ pub(crate) fn known_addresses_of(user: &str) -> Key<'_> {
 pub struct Caller<'a> {
     pub(crate) address: IpAddr,
     pub(crate) user: Option<Cow<'a, str>>,
-    pub(crate) values: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 1]>,
+    pub(crate) values: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> Caller<'a> {
@@ -43,7 +41,7 @@ impl<'a> Caller<'a> {
         Self {
             address,
             user: None,
-            values: SmallVec::new(),
+            values: Vec::new(),
         }
     }
 
@@ -78,29 +76,42 @@ impl<'a, U: Into<Cow<'a, str>>> From<(IpAddr, U)> for Caller<'a> {
 
 /// A caller as it is counted: the address in canonical form, one spelling for the user.
 #[derive(Clone)]
-pub(crate) struct Counted {
+pub(crate) struct Counted<'a> {
     pub(crate) address: Address,
-    pub(crate) user: Option<Box<str>>,
-    pub(crate) values: SmallVec<[(Box<str>, Box<str>); 1]>,
+    pub(crate) user: Option<Cow<'a, str>>,
+    pub(crate) values: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-impl Counted {
+impl<'a> Counted<'a> {
     pub(crate) fn new(
-        caller: Caller<'_>,
+        caller: Caller<'a>,
         policy: &Policy,
         normalise: impl Fn(&str) -> Cow<'_, str>,
     ) -> Self {
+        // Most names are spelled as they should be, and stay where they are.
+        let user = caller.user.map(|user| match normalise(&user) {
+            Cow::Borrowed(same) if same.len() == user.len() => user,
+            other => Cow::Owned(other.into_owned()),
+        });
         Self {
             address: Address::new(caller.address, policy.ipv6_prefix()),
-            user: caller.user.map(|user| normalise(&user).into()),
-            values: (caller.values.into_iter())
-                .map(|(name, value)| (Box::from(&*name), Box::from(&*value)))
-                .collect(),
+            user,
+            values: caller.values,
+        }
+    }
+
+    pub(crate) fn into_owned(self) -> Counted<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        let values = self.values.into_iter();
+        Counted {
+            address: self.address,
+            user: self.user.map(owned),
+            values: (values.map(|(name, value)| (owned(name), owned(value)))).collect(),
         }
     }
 
     /// The counter of this caller under a rule; `None` if the rule needs a user and there is none.
-    pub(crate) fn slot<'a>(&'a self, policy: &Policy, rule: &'a Rule) -> Option<Slot<'a>> {
+    pub(crate) fn slot<'s>(&'s self, policy: &Policy, rule: &'s Rule) -> Option<Slot<'s>> {
         let subject = match rule.parts() {
             [Part::Address] => Cow::Borrowed(&[][..]),
             [Part::User] | [Part::User, Part::Address] | [Part::Address, Part::User] => {
@@ -158,7 +169,7 @@ impl fmt::Debug for Caller<'_> {
 }
 
 /// As for [`Caller`].
-impl fmt::Debug for Counted {
+impl fmt::Debug for Counted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Counted")
             .field("address", &self.address)

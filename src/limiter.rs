@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
+    attempt::{RuleNumbers, refusal},
     caller::{Counted, known_addresses_of},
     normalise,
     reserving::Reserving,
@@ -49,7 +50,7 @@ pub struct LoginLimiter {
 
 #[derive(Clone)]
 struct Shared {
-    policy: Arc<Policy>,
+    policy: Policy,
     store: Arc<dyn Store>,
     normalise: Option<Normaliser>,
     tracker: Tracker,
@@ -66,7 +67,7 @@ impl LoginLimiter {
     pub fn new(policy: Policy, store: impl Store) -> Self {
         Self {
             shared: Arc::new(Shared {
-                policy: Arc::new(policy),
+                policy,
                 store: Arc::new(store),
                 normalise: None,
                 tracker: Tracker::default(),
@@ -108,18 +109,30 @@ impl LoginLimiter {
     pub fn reserve<'a>(&self, caller: impl Into<Caller<'a>>) -> Reserving {
         let caller = self.count(caller.into());
         let token = Token::new();
-        let policy = &self.shared.policy;
-        let (rules, slots) = applying(policy, &caller, |_| true);
+        let policy = self.policy();
+        let mut slots = Slots::new();
+        let rules = applying(policy, &caller, |_| true, &mut slots);
         let standings = self.shared.store.reserve(token, policy.lease(), &slots);
         drop(slots);
-        let report = self.report(rules);
+        let (standings, later) = match standings.at_once() {
+            Ok(Ok(standings)) => (standings, None),
+            Ok(Err(error)) => return Reserving::now(Err(error.into())),
+            Err(later) => (Standings::default(), Some(later)),
+        };
+        // Whoever is refused at once costs nothing more.
+        if let Some(refusal) = refusal(policy, &rules, &standings) {
+            return Reserving::now(Err(ReserveError::Refused(refusal)));
+        }
         let attempt = Attempt {
             token,
-            caller,
-            report,
+            caller: caller.into_owned(),
+            report: self.report(rules, standings),
             withdrawn: None,
         };
-        Reserving::new(self.clone(), attempt, standings)
+        match later {
+            Some(later) => Reserving::later(attempt, later),
+            None => Reserving::now(Ok(attempt)),
+        }
     }
 
     /// Names the user of an attempt that is under way, and reserves it under the rules with a user
@@ -131,20 +144,22 @@ impl LoginLimiter {
     /// the same user again changes nothing. Dropping the future may leave a failure behind.
     pub async fn identify(&self, attempt: &mut Attempt, user: &str) -> Result<(), ReserveError> {
         if let Some(refusal) = &attempt.withdrawn {
-            return Err(ReserveError::Refused(refusal.clone()));
+            return Err(ReserveError::Refused(Refusal::clone(refusal)));
         }
-        let user = self.normalise(user).into_owned().into_boxed_str();
+        let user = self.normalise(user);
         if attempt.caller.user.as_ref() == Some(&user) {
             return Ok(());
         }
-        let policy = Arc::clone(&attempt.report.policy);
+        let limiter = attempt.report.limiter.clone();
+        let policy = limiter.policy();
         let before = attempt.caller.clone();
         let caller = Counted {
-            user: Some(user),
+            user: Some(Cow::Owned(user.into_owned())),
             ..before.clone()
         };
 
-        let (rules, slots) = applying(&policy, &caller, Rule::counts_by_user);
+        let mut slots = Slots::new();
+        let rules = applying(policy, &caller, Rule::counts_by_user, &mut slots);
         let lease = policy.lease();
         let standings = self
             .shared
@@ -152,24 +167,20 @@ impl LoginLimiter {
             .reserve(attempt.token, lease, &slots)
             .await?;
         drop(slots);
-        let user_level = Report {
-            policy: Arc::clone(&policy),
-            rules,
-            standings,
-        };
+        let user_level = limiter.report(rules, standings);
         let refusal = user_level.refusal();
 
         // Taking back what no longer holds. Should it fail, those places become failures when the
         // lease ends: a count too many, never one too few.
-        let (_, stale) = applying(&policy, &before, |rule| {
-            refusal.is_some() || rule.counts_by_user()
-        });
+        let mut stale = Slots::new();
+        let is_stale = |rule: &Rule| refusal.is_some() || rule.counts_by_user();
+        applying(policy, &before, is_stale, &mut stale);
         if !stale.is_empty() {
             let _ = self.shared.store.cancel(attempt.token, &stale).await;
         }
         match refusal {
             Some(refusal) => {
-                attempt.withdrawn = Some(refusal.clone());
+                attempt.withdrawn = Some(Box::new(refusal.clone()));
                 Err(ReserveError::Refused(refusal))
             }
             None => {
@@ -183,12 +194,11 @@ impl LoginLimiter {
     /// How every rule that applies to this caller stands. Writes nothing and reserves nothing.
     pub async fn check<'a>(&self, caller: impl Into<Caller<'a>>) -> Result<Report, StoreError> {
         let caller = self.count(caller.into());
-        let (rules, slots) = applying(&self.shared.policy, &caller, |_| true);
+        let mut slots = Slots::new();
+        let rules = applying(&self.shared.policy, &caller, |_| true, &mut slots);
         let standings = self.shared.store.check(&slots);
         drop(slots);
-        let mut report = self.report(rules);
-        report.standings = standings.await?;
-        Ok(report)
+        Ok(self.report(rules, standings.await?))
     }
 
     /// Says how an attempt went.
@@ -201,18 +211,21 @@ impl LoginLimiter {
         }
         let Attempt { token, caller, .. } = &attempt;
         let store = &self.shared.store;
-        let slots = || applying(attempt.policy(), caller, |_| true).1;
+        let mut slots = Slots::new();
+        if outcome != Outcome::Success {
+            applying(attempt.policy(), caller, |_| true, &mut slots);
+        }
         match outcome {
-            Outcome::Failure | Outcome::UnknownUser => store.fail(*token, &slots()).done(),
-            Outcome::MfaPending | Outcome::NotAnAttempt => store.cancel(*token, &slots()).done(),
+            Outcome::Failure | Outcome::UnknownUser => store.fail(*token, &slots).done(),
+            Outcome::MfaPending | Outcome::NotAnAttempt => store.cancel(*token, &slots).done(),
             Outcome::Success => {
-                let mut work = vec![self.clean_up(attempt.policy(), caller, Some(*token))];
-                if let (Some(keep), Some(user)) = (attempt.policy().known_addresses(), &caller.user)
-                {
-                    let key = known_addresses_of(user);
-                    work.push(store.remember(&key, caller.address, keep));
-                }
-                StoreFuture::all(work)
+                let cleaned_up = self.clean_up(attempt.policy(), caller, Some(*token));
+                let (Some(keep), Some(user)) = (attempt.policy().known_addresses(), &caller.user)
+                else {
+                    return cleaned_up;
+                };
+                let remembered = store.remember(&known_addresses_of(user), caller.address, keep);
+                StoreFuture::all(vec![cleaned_up, remembered])
             }
         }
     }
@@ -241,7 +254,8 @@ impl LoginLimiter {
     /// address is forgotten too.
     pub fn unblock<'a>(&self, caller: impl Into<Caller<'a>>) -> StoreFuture<()> {
         let caller = self.count(caller.into());
-        let (_, slots) = applying(&self.shared.policy, &caller, |_| true);
+        let mut slots = Slots::new();
+        applying(&self.shared.policy, &caller, |_| true, &mut slots);
         self.shared.store.cleanup(None, &slots, &[])
     }
 
@@ -282,14 +296,20 @@ impl LoginLimiter {
 
     /// The counters of what the user did from this address are cleaned up, and what failed there leaves
     /// all others too.
-    fn clean_up(&self, policy: &Policy, caller: &Counted, token: Option<Token>) -> StoreFuture<()> {
+    fn clean_up(
+        &self,
+        policy: &Policy,
+        caller: &Counted<'_>,
+        token: Option<Token>,
+    ) -> StoreFuture<()> {
         let here = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
-        let (_, mains) = applying(policy, caller, here);
-        let (_, others) = applying(policy, caller, |rule| !here(rule));
+        let (mut mains, mut others) = (Slots::new(), Slots::new());
+        applying(policy, caller, here, &mut mains);
+        applying(policy, caller, |rule| !here(rule), &mut others);
         self.shared.store.cleanup(token, &mains, &others)
     }
 
-    fn count(&self, caller: Caller<'_>) -> Counted {
+    fn count<'a>(&self, caller: Caller<'a>) -> Counted<'a> {
         Counted::new(caller, &self.shared.policy, |user| self.normalise(user))
     }
 
@@ -300,27 +320,37 @@ impl LoginLimiter {
         }
     }
 
-    fn report(&self, rules: SmallVec<[usize; 3]>) -> Report {
+    fn report(&self, rules: RuleNumbers, standings: Standings) -> Report {
         Report {
-            policy: Arc::clone(&self.shared.policy),
+            limiter: self.clone(),
             rules,
-            standings: Standings::default(),
+            standings,
         }
     }
 }
 
+type Slots<'a> = SmallVec<[Slot<'a>; 3]>;
+
 /// The rules that are on, chosen and apply to this caller, by their place in the policy, and the
-/// counters they ask for.
+/// counters they ask for. Written to where they stay: they are too large to be moved around.
+#[inline]
 fn applying<'a>(
     policy: &'a Policy,
-    caller: &'a Counted,
+    caller: &'a Counted<'_>,
     chosen: impl Fn(&Rule) -> bool,
-) -> (SmallVec<[usize; 3]>, SmallVec<[Slot<'a>; 3]>) {
-    let rules = policy.rules().iter().enumerate();
+    slots: &mut Slots<'a>,
+) -> RuleNumbers {
+    let mut rules = RuleNumbers::new();
+    for (rule, i) in policy.rules().iter().zip(0..) {
+        if rule.is_enabled()
+            && chosen(rule)
+            && let Some(slot) = caller.slot(policy, rule)
+        {
+            rules.push(i);
+            slots.push(slot);
+        }
+    }
     rules
-        .filter(|(_, rule)| rule.is_enabled() && chosen(rule))
-        .filter_map(|(i, rule)| Some((i, caller.slot(policy, rule)?)))
-        .unzip()
 }
 
 impl fmt::Debug for LoginLimiter {

@@ -1,6 +1,7 @@
 //! An attempt on its way to the store.
 
 use std::{
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -8,7 +9,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::{
-    Attempt, LoginLimiter, Outcome, ReserveError, events,
+    Attempt, Outcome, ReserveError, events,
     store::{Standings, StoreFuture},
 };
 
@@ -28,45 +29,69 @@ use crate::{
 /// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Reserving {
-    /// Until it is done.
-    pending: Option<(Attempt, StoreFuture<Standings>)>,
-    /// Whether a store that takes time has been asked.
-    is_begun: bool,
-    limiter: LoginLimiter,
+pub struct Reserving(State);
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a box would cost more than it saves
+enum State {
+    /// The store has decided. Nothing is left once that was said.
+    Decided(Option<Result<Attempt, ReserveError>>),
+    /// The store takes time. `is_begun`: it has been asked.
+    Deciding {
+        attempt: Option<Attempt>,
+        standings: StoreFuture<Standings>,
+        is_begun: bool,
+    },
 }
 
 impl Reserving {
-    pub(crate) const fn new(
-        limiter: LoginLimiter,
-        attempt: Attempt,
-        standings: StoreFuture<Standings>,
-    ) -> Self {
-        Self {
-            pending: Some((attempt, standings)),
+    #[inline]
+    pub(crate) const fn now(reserved: Result<Attempt, ReserveError>) -> Self {
+        Self(State::Decided(Some(reserved)))
+    }
+
+    /// An attempt that does not know yet how counters stand.
+    pub(crate) const fn later(attempt: Attempt, standings: StoreFuture<Standings>) -> Self {
+        Self(State::Deciding {
+            attempt: Some(attempt),
+            standings,
             is_begun: false,
-            limiter,
-        }
+        })
     }
 }
 
 impl Future for Reserving {
     type Output = Result<Attempt, ReserveError>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.is_begun = true;
-        let Some((_, standings)) = &mut self.pending else {
-            done()
-        };
-        let standings = ready!(Pin::new(standings).poll(cx));
-        let Some((mut attempt, _)) = self.pending.take() else {
-            done()
-        };
-        attempt.report.standings = standings?;
-        Poll::Ready(match attempt.report.refusal() {
-            Some(refusal) => Err(ReserveError::Refused(refusal)),
-            None => Ok(attempt),
-        })
+        match &mut self.0 {
+            State::Decided(reserved) => match reserved.take() {
+                Some(reserved) => Poll::Ready(reserved),
+                None => done(),
+            },
+            State::Deciding {
+                attempt,
+                standings,
+                is_begun,
+            } => {
+                *is_begun = true;
+                let standings = ready!(Pin::new(standings).poll(cx));
+                let Some(attempt) = attempt.take() else {
+                    done()
+                };
+                Poll::Ready(decided(attempt, standings?))
+            }
+        }
+    }
+}
+
+/// The attempt, if all counters admit it.
+fn decided(mut attempt: Attempt, standings: Standings) -> Result<Attempt, ReserveError> {
+    attempt.report.standings = standings;
+    match attempt.report.refusal() {
+        Some(refusal) => Err(ReserveError::Refused(refusal)),
+        None => Ok(attempt),
     }
 }
 
@@ -78,35 +103,40 @@ fn done() -> ! {
 /// Nobody will check a password.
 impl Drop for Reserving {
     fn drop(&mut self) {
-        let Some((mut attempt, standings)) = self.pending.take() else {
-            return;
+        let take_back = |attempt: Attempt| {
+            let limiter = attempt.report.limiter.clone();
+            limiter.settle(attempt, Outcome::NotAnAttempt)
         };
-        let limiter = self.limiter.clone();
-        let take_back = move |standings: Standings| {
-            attempt.report.standings = standings;
-            let is_admitted = attempt.report.refusal().is_none();
-            is_admitted.then(|| limiter.settle(attempt, Outcome::NotAnAttempt))
-        };
-        match (standings.is_later(), Handle::try_current()) {
-            (false, _) => {
-                if let Some(Ok(standings)) = standings.at_once() {
-                    drop(take_back(standings));
+        match &mut self.0 {
+            State::Decided(None) | State::Decided(Some(Err(_))) => {}
+            State::Decided(reserved) => {
+                if let Some(Ok(attempt)) = reserved.take() {
+                    drop(take_back(attempt));
                 }
             }
-            // Without a runtime nothing more can be done, and the lease makes it a failure.
-            (true, Ok(runtime)) if self.is_begun => {
-                let under_way = self.limiter.begin();
+            State::Deciding {
+                attempt,
+                standings,
+                is_begun,
+            } => {
+                // Without a runtime nothing more can be done, and the lease makes it a failure.
+                let (Some(attempt), true, Ok(runtime)) =
+                    (attempt.take(), *is_begun, Handle::try_current())
+                else {
+                    return;
+                };
+                let standings = mem::replace(standings, StoreFuture::now(Ok(Standings::default())));
+                let under_way = attempt.report.limiter.begin();
                 runtime.spawn(async move {
                     if let Ok(standings) = standings.await
-                        && let Some(taken_back) = take_back(standings)
-                        && let Err(error) = taken_back.await
+                        && let Ok(attempt) = decided(attempt, standings)
+                        && let Err(error) = take_back(attempt).await
                     {
                         events::not_settled(&error);
                     }
                     drop(under_way);
                 });
             }
-            (true, _) => {}
         }
     }
 }

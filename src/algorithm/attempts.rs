@@ -2,8 +2,13 @@
 
 use std::collections::HashSet;
 
+use smallvec::SmallVec;
+
 use super::Millis;
 use crate::Token;
+
+/// So many tokens are looked for one by one.
+const FEW: usize = 16;
 
 /// One attempt. A time to come is the end of its lease, so the attempt is in flight; a time that has
 /// passed is when it failed. Nothing has to run for the one to become the other.
@@ -14,22 +19,27 @@ pub(super) struct Entry {
 }
 
 /// Attempts by time, the oldest first, and by token where times are equal, as a sorted set in Redis
-/// has them.
+/// has them. Most counters have one of them, for a moment; that one is kept in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Attempts(Vec<Entry>);
+pub(super) struct Attempts(SmallVec<[Entry; 1]>);
 
 impl Attempts {
     /// Those that have failed by `now`; they are the first ones.
     pub(super) fn failures(&self, now: Millis) -> &[Entry] {
-        &self.0[..self.0.partition_point(|entry| entry.at <= now)]
+        match self.0.last() {
+            Some(last) if last.at > now => {
+                &self.0[..self.0.partition_point(|entry| entry.at <= now)]
+            }
+            _ => &self.0,
+        }
     }
 
     /// How many there are, failed and in flight.
-    pub(super) const fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -44,9 +54,11 @@ impl Attempts {
 
     pub(super) fn insert(&mut self, at: Millis, token: Token) {
         let entry = Entry { at, token };
-        let i = self.0.partition_point(|other| *other < entry);
-        // Most counters hold one or two attempts for their whole life; doubling would waste more
-        // than it saves.
+        let i = match self.0.last() {
+            Some(last) if *last >= entry => self.0.partition_point(|other| *other < entry),
+            _ => self.0.len(),
+        };
+        // Most counters hold a few attempts for their whole life; doubling would waste more than it saves.
         if self.0.len() == self.0.capacity() && self.0.len() < 8 {
             self.0.reserve_exact(1);
         }
@@ -72,6 +84,9 @@ impl Attempts {
         match tokens {
             [] => {}
             [token] => self.0.retain(|entry| entry.token != *token),
+            tokens if tokens.len() <= FEW => {
+                self.0.retain(|entry| !tokens.contains(&entry.token));
+            }
             tokens => {
                 let tokens: HashSet<_> = tokens.iter().copied().collect();
                 self.0.retain(|entry| !tokens.contains(&entry.token));
@@ -88,7 +103,7 @@ impl Attempts {
     pub(super) fn drop_oldest(&mut self, attempts: usize) {
         self.0.drain(..attempts);
         if self.0.capacity() > 64 && self.0.len() < self.0.capacity() / 4 {
-            self.0.shrink_to(self.0.len() * 2);
+            self.0.shrink_to_fit();
         }
     }
 }

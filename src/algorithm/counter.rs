@@ -1,7 +1,7 @@
 //! A counter: what is kept of the attempts that count together, whatever the algorithm.
 
 use super::{
-    Limit, Millis, Standing, State,
+    Block, Limit, Millis, Standing, State,
     adding_up::{self, Added},
     attempts::Attempts,
     block::LastBlock,
@@ -141,6 +141,9 @@ impl Counter {
     /// when an attempt was refused, so that whoever is refused again and again does not cost more
     /// each time.
     pub fn fold(&mut self, limit: &Limit, now: Millis) {
+        if !limit.adds_up() {
+            return;
+        }
         let judgement = self.judge(limit, now);
         if judgement.folded.is_some() {
             self.attempts.drop_oldest(judgement.obsolete);
@@ -165,13 +168,27 @@ impl Counter {
     /// Returns what is to leave other counters too: what was taken out here, and the token.
     pub fn clean_up(&mut self, token: Option<Token>, now: Millis) -> Vec<Token> {
         let mut tokens: Vec<_> = token.into_iter().collect();
+        self.clean_up_into(token, now, &mut tokens);
+        tokens
+    }
+
+    /// The same; adds to `tokens` what was taken out, but for the token.
+    pub(crate) fn clean_up_into(
+        &mut self,
+        token: Option<Token>,
+        now: Millis,
+        tokens: &mut impl Extend<Token>,
+    ) {
         if token.is_none_or(|token| self.holds(token)) {
-            let failed = self.attempts.failures(now).iter();
-            tokens.extend(failed.map(|entry| entry.token));
-            self.cancel_all(&tokens);
+            let failures = self.attempts.failures(now);
+            tokens.extend(failures.iter().map(|entry| entry.token));
+            let failures = failures.len();
+            self.attempts.drop_oldest(failures);
+            if let Some(token) = token {
+                self.cancel(token);
+            }
             self.past = None;
         }
-        tokens
     }
 
     /// The counter with nothing but what had failed by then.
@@ -212,8 +229,15 @@ impl Counter {
             (newest, Some(_)) => newest.map_or(now, |newest| newest.max(now)),
             (None, None) => return Some(now),
         };
-        let judgement = self.judge(limit, now);
         let block = limit.block();
+        // A window that is not full is kept as long as what is in it counts.
+        if let Limit::SlidingWindow(window) = limit
+            && self.attempts.len() < window.limit as usize
+            && !block.is_some_and(Block::grows)
+        {
+            return Some(newest.saturating_add(limit.retention(None)?));
+        }
+        let judgement = self.judge(limit, now);
         let may_come = judgement.standing.refuses().then_some(block).flatten();
         let retention = match may_come {
             // As long as the one in force, or the one that may come of what is in flight.

@@ -66,6 +66,11 @@ impl Limit {
         }
     }
 
+    /// Whether what was counted is added up in the end, in place of being kept one by one.
+    pub(crate) const fn adds_up(&self) -> bool {
+        matches!(self, Self::TokenBucket(_) | Self::SlidingCounter(_))
+    }
+
     /// How long a counter is of use after its newest attempt; `None` for ever.
     ///
     /// `block` is for a counter that is blocked or may be with what is in flight: which block in a

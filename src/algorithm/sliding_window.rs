@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Block, Millis, Standing, State,
-    attempts::Attempts,
+    attempts::{Attempts, Entry},
     block::LastBlock,
     counter::{Judgement, Past},
 };
@@ -61,13 +61,21 @@ impl SlidingWindow {
         now: Millis,
     ) -> Judgement {
         let limit = self.limit as usize;
+        let mut past = past.filter(|_| self.block.as_ref().is_some_and(Block::grows));
+        // Fewer attempts than the limit, of whatever age, are neither a block nor a crowd. Most attempts
+        // are decided here.
+        if attempts.len() < limit {
+            let obsolete = self.left_behind(attempts.failures(now), now);
+            let usage = attempts.len() - obsolete;
+            return Judgement {
+                standing: self.standing(usage, State::Clear),
+                obsolete,
+                folded: None,
+                past: past.map(Past::Window),
+                block: past,
+            };
+        }
         let failures = attempts.failures(now);
-        // How many have left the window that ends at `end`; they are the first ones.
-        let left_behind = |end: Millis| {
-            self.window.map_or(0, |window| {
-                failures.partition_point(|entry| has_passed(window, entry.at, end))
-            })
-        };
         let blocked = |usage: usize, lifts, block| Judgement {
             standing: self.standing(usage, State::Blocked { lifts }),
             obsolete: 0,
@@ -75,8 +83,7 @@ impl SlidingWindow {
             past: None,
             block,
         };
-        let mut obsolete = left_behind(now);
-        let mut past = past.filter(|_| self.block.as_ref().is_some_and(Block::grows));
+        let mut obsolete = self.left_behind(failures, now);
 
         match (&self.block, failures.last()) {
             (_, None) => {}
@@ -89,7 +96,7 @@ impl SlidingWindow {
                 }
             }
             (Some(block), Some(last)) => {
-                let recent = failures.len() - left_behind(last.at);
+                let recent = failures.len() - self.left_behind(failures, last.at);
                 if recent >= limit {
                     let this = block.after(past, last.at);
                     if let Some(lifts) = block.left(this, now) {
@@ -109,6 +116,17 @@ impl SlidingWindow {
             folded: None,
             past: past.map(Past::Window),
             block: past,
+        }
+    }
+
+    /// How many have left the window that ends at `end`; they are the first ones.
+    fn left_behind(&self, failures: &[Entry], end: Millis) -> usize {
+        let (Some(window), Some(first)) = (self.window, failures.first()) else {
+            return 0;
+        };
+        match has_passed(window, first.at, end) {
+            true => failures.partition_point(|entry| has_passed(window, entry.at, end)),
+            false => 0,
         }
     }
 

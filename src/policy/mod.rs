@@ -112,7 +112,7 @@ impl Policy {
             window: Some(DAY),
             block: None,
         });
-        let account = Rule::built_in(Rule::ACCOUNT, [Part::User], limit);
+        let account = Rule::of(Rule::ACCOUNT, [Part::User], limit);
         Self::default().with_rule(account.exempting(true))
     }
 
@@ -278,8 +278,8 @@ impl Default for Policy {
         };
         Self {
             rules: vec![
-                Rule::built_in(Rule::ADDRESS, [Part::Address], limit(25, 7 * DAY)),
-                Rule::built_in(
+                Rule::of(Rule::ADDRESS, [Part::Address], limit(25, 7 * DAY)),
+                Rule::of(
                     Rule::USER_ADDRESS,
                     [Part::User, Part::Address],
                     limit(5, DAY),
@@ -308,7 +308,7 @@ fn whole_millis(duration: Duration) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownAddresses {
     newest: u32,
-    kept_for: Duration,
+    kept_for: Millis,
 }
 
 impl KnownAddresses {
@@ -335,7 +335,7 @@ impl KnownAddresses {
         }
         Ok(Self {
             newest,
-            kept_for: whole_millis(kept_for),
+            kept_for: to_millis(kept_for),
         })
     }
 
@@ -346,7 +346,7 @@ impl KnownAddresses {
 
     /// For how long.
     pub const fn kept_for(&self) -> Duration {
-        self.kept_for
+        Duration::from_millis(self.kept_for)
     }
 }
 
@@ -355,7 +355,7 @@ impl Default for KnownAddresses {
     fn default() -> Self {
         Self {
             newest: 10,
-            kept_for: Duration::from_secs(90 * 24 * 60 * 60),
+            kept_for: 90 * DAY,
         }
     }
 }

@@ -88,6 +88,9 @@ impl Part {
 pub struct Rule {
     name: Arc<str>,
     parts: Vec<Part>,
+    /// Whether these are among the parts; asked for each attempt.
+    by_address: bool,
+    by_user: bool,
     limit: Limit,
     enabled: bool,
     exempts_known: bool,
@@ -158,13 +161,7 @@ impl Rule {
         let limit = limit
             .try_into()
             .map_err(|error| PolicyError::from(error).within(&name))?;
-        Ok(Self {
-            name,
-            parts,
-            limit,
-            enabled: true,
-            exempts_known: false,
-        })
+        Ok(Self::of(&name, parts, limit))
     }
 
     /// What a rule with one of the names above counts by.
@@ -178,10 +175,13 @@ impl Rule {
     }
 
     /// A rule of the default policy; its numbers are known to be good.
-    pub(super) fn built_in(name: &str, parts: impl Into<Vec<Part>>, limit: Limit) -> Self {
+    pub(super) fn of(name: &str, parts: impl Into<Vec<Part>>, limit: Limit) -> Self {
+        let parts = parts.into();
         Self {
             name: name.into(),
-            parts: parts.into(),
+            by_address: parts.contains(&Part::Address),
+            by_user: parts.contains(&Part::User),
+            parts,
             limit,
             enabled: true,
             exempts_known: false,
@@ -253,12 +253,12 @@ impl Rule {
         self.exempts_known
     }
 
-    pub(crate) fn counts_by_address(&self) -> bool {
-        self.parts.contains(&Part::Address)
+    pub(crate) const fn counts_by_address(&self) -> bool {
+        self.by_address
     }
 
-    pub(crate) fn counts_by_user(&self) -> bool {
-        self.parts.contains(&Part::User)
+    pub(crate) const fn counts_by_user(&self) -> bool {
+        self.by_user
     }
 }
 

@@ -120,7 +120,7 @@ impl TryFrom<PolicyFile> for Policy {
         }
         if let Some(file) = file.known_addresses {
             let default = KnownAddresses::default();
-            let kept_for = file.kept_for.unwrap_or(Period::Of(default.kept_for));
+            let kept_for = file.kept_for.unwrap_or(Period::Of(default.kept_for()));
             policy = policy.with_known_addresses(KnownAddresses::new(
                 file.newest.unwrap_or(default.newest),
                 finite("known_addresses.kept_for", kept_for)?,
@@ -137,7 +137,7 @@ impl From<&Policy> for PolicyFile {
             ipv6_prefix: Some(policy.ipv6_prefix),
             known_addresses: policy.known_addresses.map(|keep| KnownAddressesFile {
                 newest: Some(keep.newest),
-                kept_for: Some(Period::Of(keep.kept_for)),
+                kept_for: Some(Period::Of(keep.kept_for())),
             }),
             rules: Some(policy.rules.iter().map(RuleFile::from).collect()),
         }

@@ -250,6 +250,11 @@ impl Deref for Standings {
 }
 
 impl Standings {
+    #[cfg(feature = "memory")]
+    pub(crate) fn push(&mut self, standing: Standing) {
+        self.0.push(standing);
+    }
+
     #[cfg(any(feature = "memory", feature = "redis"))]
     pub(crate) fn as_mut(&mut self) -> &mut [Standing] {
         &mut self.0

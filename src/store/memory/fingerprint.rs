@@ -1,66 +1,78 @@
 //! Keys of the embedded store: 128 bits in place of names of any length.
 
-use std::{hash::Hasher, net::IpAddr};
+use std::{
+    hash::{BuildHasher, Hasher},
+    net::IpAddr,
+};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use ahash::RandomState;
 use uuid::Uuid;
 
+use super::locked::SHARDS;
 use crate::store::Key;
 
-/// Stands for a [`Key`]: names may be long, and their owners would rather not have them kept.
+/// Stands for a [`Key`]: names may be long, and their owners would rather not have them kept. The upper
+/// bits are the shard, the same for all keys of one address; the others are a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fingerprint {
-    pub(super) bits: u128,
-    /// The same for all keys of one address; its upper bits are the evenest.
-    pub(super) group: u64,
+pub(super) struct Fingerprint(u128);
+
+impl Fingerprint {
+    pub(super) const fn shard(self) -> usize {
+        (self.0 >> HASH_BITS) as usize
+    }
+
+    /// For a table of one shard.
+    pub(super) const fn hash(self) -> u64 {
+        self.0 as u64
+    }
 }
 
-/// Makes fingerprints with a secret that is drawn anew in each process, so that nobody outside can
-/// look for two names with the same fingerprint.
+const HASH_BITS: u32 = u128::BITS - SHARDS.ilog2();
+
+/// Makes fingerprints with secrets that are drawn anew in each process and never shown, so that nobody
+/// outside can look for two names with the same fingerprint: whoever can't see what comes out would have
+/// to guess, once in 2^100 tries.
 pub(super) struct Fingerprints {
-    hasher: SipHasher13,
+    hashers: [RandomState; 2],
     /// Odd.
     multiplier: u128,
 }
 
 impl Fingerprints {
     pub(super) fn new() -> Self {
+        let hasher = || {
+            let ((a, b), (c, d)) = (Uuid::new_v4().as_u64_pair(), Uuid::new_v4().as_u64_pair());
+            RandomState::with_seeds(a, b, c, d)
+        };
         Self {
-            hasher: SipHasher13::new_with_key(Uuid::new_v4().as_bytes()),
+            hashers: [hasher(), hasher()],
             multiplier: Uuid::new_v4().as_u128() | 1,
         }
     }
 
     pub(super) fn of(&self, key: &Key<'_>) -> Fingerprint {
-        // A head of fixed length, the kind behind its length, then the subject to the end: no two
-        // keys give the same bytes.
-        let mut hasher = self.hasher;
-        let mut group = None;
-        match key.address {
-            Some(address) => {
-                let (family, bits) = match address.ip() {
-                    IpAddr::V4(ip) => (4, u128::from(ip.to_bits())),
-                    IpAddr::V6(ip) => (6, ip.to_bits()),
-                };
-                hasher.write(&[family, address.prefix()]);
-                hasher.write(&bits.to_le_bytes());
-                group = Some(self.spread(bits));
-            }
-            None => hasher.write(&[0; 18]),
-        }
-        hasher.write(&key.kind.len().to_le_bytes());
-        hasher.write(key.kind.as_bytes());
-        hasher.write(&key.subject);
-        let bits = hasher.finish128().as_u128();
-        Fingerprint {
-            bits,
-            group: group.unwrap_or((bits >> 64) as u64),
-        }
-    }
-
-    /// Spreads addresses over the shards: the upper bits of a product with a secret depend on all
-    /// bits of the address, and nobody outside can choose addresses of one shard.
-    const fn spread(&self, bits: u128) -> u64 {
-        (bits.wrapping_mul(self.multiplier) >> 64) as u64
+        let (family, prefix, address) = match key.address.map(|address| (address.ip(), address)) {
+            Some((IpAddr::V4(ip), address)) => (4, address.prefix(), u128::from(ip.to_bits())),
+            Some((IpAddr::V6(ip), address)) => (6, address.prefix(), ip.to_bits()),
+            None => (0, 0, 0),
+        };
+        let hash = |hasher: &RandomState| {
+            // The lengths of what follows are part of what is hashed: no two keys give the same.
+            let mut hasher = hasher.build_hasher();
+            hasher.write_u128(address);
+            hasher.write_u16(u16::from_le_bytes([family, prefix]));
+            hasher.write_usize(key.kind.len());
+            hasher.write(key.kind.as_bytes());
+            hasher.write(&key.subject);
+            u128::from(hasher.finish())
+        };
+        let hash = (hash(&self.hashers[0]) << 64) | hash(&self.hashers[1]);
+        // Addresses are spread over the shards: the upper bits of a product with a secret depend on all
+        // bits of the address, and nobody outside can choose addresses of one shard.
+        let shard = match key.address {
+            Some(_) => address.wrapping_mul(self.multiplier),
+            None => hash.wrapping_mul(self.multiplier),
+        };
+        Fingerprint((shard >> HASH_BITS << HASH_BITS) | (hash & ((1 << HASH_BITS) - 1)))
     }
 }

@@ -16,8 +16,8 @@ use std::{
 use smallvec::SmallVec;
 
 use self::{
-    fingerprint::Fingerprints,
-    locked::{Locked, SHARDS, Shard, shard_of},
+    fingerprint::{Fingerprint, Fingerprints},
+    locked::{Locked, SHARDS, Shard, Shards},
     table::Room,
 };
 use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
@@ -112,24 +112,18 @@ impl MemoryStore {
 
     /// Locks the counters of these slots. The time is read under the locks, so that time and
     /// decisions have the same order.
-    fn lock(&self, slots: &[Slot<'_>]) -> Locked<'_> {
-        let keys: SmallVec<[_; 4]> = slots
-            .iter()
-            .map(|slot| self.fingerprints.of(&slot.key))
-            .collect();
-        let known: SmallVec<[_; 4]> = slots
-            .iter()
-            .map(|slot| {
-                let known = slot.unless_known.as_ref()?;
-                Some(self.fingerprints.of(&slot.key.known_addresses(known.kind)))
-            })
-            .collect();
-        // Each once and in the same order everywhere, so that no two calls wait for each other.
-        let all = keys.iter().chain(known.iter().flatten());
-        let mut order: SmallVec<[_; 4]> = all.map(shard_of).collect();
-        order.sort_unstable();
-        order.dedup();
-        let shards = order.into_iter().map(|i| (i, self.lock_shard(i))).collect();
+    #[inline]
+    fn lock<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Locked<'_> {
+        let mut keys = SmallVec::new();
+        let mut known = SmallVec::new();
+        for slot in slots {
+            if let Some(exception) = &slot.unless_known {
+                let addresses = slot.key.known_addresses(exception.kind);
+                known.push((keys.len(), self.fingerprints.of(&addresses)));
+            }
+            keys.push(self.fingerprints.of(&slot.key));
+        }
+        let shards = self.lock_shards(&keys, &known);
         Locked {
             keys,
             known,
@@ -137,6 +131,22 @@ impl MemoryStore {
             room: &self.room,
             now: self.clock.now(),
         }
+    }
+
+    fn lock_shards(&self, keys: &[Fingerprint], known: &[(usize, Fingerprint)]) -> Shards<'_> {
+        let mut shards = Shards::new();
+        let first = keys.first().map_or(0, |key| key.shard());
+        if known.is_empty() && keys.iter().all(|key| key.shard() == first) {
+            shards.push((first, self.lock_shard(first)));
+            return shards;
+        }
+        // Each once and in the same order everywhere, so that no two calls wait for each other.
+        let all = keys.iter().chain(known.iter().map(|(_, key)| key));
+        let mut order: SmallVec<[_; 6]> = all.map(|key| key.shard()).collect();
+        order.sort_unstable();
+        order.dedup();
+        shards.extend(order.into_iter().map(|i| (i, self.lock_shard(i))));
+        shards
     }
 
     fn lock_shard(&self, i: usize) -> MutexGuard<'_, Shard> {
@@ -165,12 +175,12 @@ impl MemoryStore {
     #[cfg(feature = "redis")]
     pub(crate) fn forget(&self, key: &Key<'_>) {
         let key = self.fingerprints.of(key);
-        let mut shard = self.lock_shard(shard_of(&key));
+        let mut shard = self.lock_shard(key.shard());
         let now = self.clock.now();
-        if let Some(counter) = shard.counters.get_mut(key.bits) {
+        if let Some(counter) = shard.counters.get_mut(key) {
             counter.value.clean_up(None, now);
             if counter.value.is_empty() {
-                shard.counters.remove(key.bits, &self.room);
+                shard.counters.remove(key, &self.room);
             }
         }
     }
@@ -183,15 +193,15 @@ impl MemoryStore {
     ) -> Result<(), StoreError> {
         let key = self.fingerprints.of(key);
         let remember = || {
-            let mut shard = self.lock_shard(shard_of(&key));
+            let mut shard = self.lock_shard(key.shard());
             let now = self.clock.now();
-            if shard.known.get(key.bits).is_none() {
+            if shard.known.get(key).is_none() {
                 if !self.room.take(1) {
                     return None;
                 }
                 shard.known.prepare(1, now, &self.room);
             }
-            let entry = shard.known.get_or_insert(key.bits);
+            let entry = shard.known.get_or_insert(key);
             entry.value.retain(|(_, known)| *known != address);
             entry.value.insert(0, (now, address));
             entry.value.truncate(keep.newest() as usize);
@@ -203,8 +213,8 @@ impl MemoryStore {
 
     fn known_now(&self, key: &Key<'_>, keep: KnownAddresses) -> Vec<Address> {
         let key = self.fingerprints.of(key);
-        let shard = self.lock_shard(shard_of(&key));
-        shard.known(&key, keep, self.clock.now()).collect()
+        let shard = self.lock_shard(key.shard());
+        shard.known(key, keep, self.clock.now()).collect()
     }
 
     /// Does what needs room for new entries, after a search for room if there is none.
@@ -267,8 +277,8 @@ impl Store for MemoryStore {
         mains: &[Slot<'_>],
         others: &[Slot<'_>],
     ) -> StoreFuture<()> {
-        let slots: SmallVec<[_; 4]> = mains.iter().chain(others).cloned().collect();
-        self.lock(&slots).clean_up(token, &slots, mains.len());
+        let slots = mains.iter().chain(others);
+        self.lock(slots.clone()).clean_up(token, slots, mains.len());
         StoreFuture::now(Ok(()))
     }
 
@@ -306,7 +316,9 @@ mod tests {
         let fingerprints = Fingerprints::new();
         let of = |bits: u128| {
             let ip = std::net::Ipv6Addr::from_bits(bits).into();
-            shard_of(&fingerprints.of(&Key::of_address(Address::new(ip, 64), "test")))
+            fingerprints
+                .of(&Key::of_address(Address::new(ip, 64), "test"))
+                .shard()
         };
         let mut crowds = Vec::new();
         for step in [1_u128 << 64, 1 << 72, 1 << 80, 1 << 100] {

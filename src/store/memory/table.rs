@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashTable;
 
+use super::fingerprint::Fingerprint;
 use crate::algorithm::Millis;
 
 /// Below this many entries a table grows without looking for dead ones first.
@@ -57,7 +58,7 @@ impl Room {
 
 /// One entry, and when it is of no more use; [`Millis::MAX`] for never.
 pub(super) struct Entry<V> {
-    key: u128,
+    key: Fingerprint,
     pub(super) expires: Millis,
     pub(super) value: V,
 }
@@ -66,28 +67,34 @@ pub(super) struct Entry<V> {
 pub(super) struct Table<V>(HashTable<Entry<V>>);
 
 impl<V: Default> Table<V> {
-    pub(super) fn get(&self, key: u128) -> Option<&Entry<V>> {
-        self.0.find(hash(key), |entry| entry.key == key)
+    pub(super) fn get(&self, key: Fingerprint) -> Option<&Entry<V>> {
+        self.0.find(key.hash(), |entry| entry.key == key)
     }
 
-    pub(super) fn get_mut(&mut self, key: u128) -> Option<&mut Entry<V>> {
-        self.0.find_mut(hash(key), |entry| entry.key == key)
+    pub(super) fn get_mut(&mut self, key: Fingerprint) -> Option<&mut Entry<V>> {
+        self.0.find_mut(key.hash(), |entry| entry.key == key)
     }
 
-    /// Makes ready for so many new entries.
+    /// Makes ready for so many new entries. Says whether any were dropped for them.
     ///
     /// Dead entries leave when the table would have to grow: that costs no more than the growth it
     /// saves, and nothing has to run in between. If enough of them left, it does not grow.
-    pub(super) fn prepare(&mut self, new: usize, now: Millis, room: &Room) {
-        if self.0.len() >= SMALL && self.0.len() + new > self.0.capacity() {
+    pub(super) fn prepare(&mut self, new: usize, now: Millis, room: &Room) -> bool {
+        let before = self.0.len();
+        if before >= SMALL && before + new > self.0.capacity() {
             self.drop_expired(now, room);
         }
+        self.0.len() < before
     }
 
     /// The entry of this key, made if there is none. The caller has taken the room for it.
-    pub(super) fn get_or_insert(&mut self, key: u128) -> &mut Entry<V> {
+    pub(super) fn get_or_insert(&mut self, key: Fingerprint) -> &mut Entry<V> {
         self.0
-            .entry(hash(key), |entry| entry.key == key, |entry| hash(entry.key))
+            .entry(
+                key.hash(),
+                |entry| entry.key == key,
+                |entry| entry.key.hash(),
+            )
             .or_insert_with(|| Entry {
                 key,
                 expires: Millis::MAX,
@@ -96,8 +103,8 @@ impl<V: Default> Table<V> {
             .into_mut()
     }
 
-    pub(super) fn remove(&mut self, key: u128, room: &Room) {
-        if let Ok(entry) = self.0.find_entry(hash(key), |entry| entry.key == key) {
+    pub(super) fn remove(&mut self, key: Fingerprint, room: &Room) {
+        if let Ok(entry) = self.0.find_entry(key.hash(), |entry| entry.key == key) {
             entry.remove();
             room.give(1);
         }
@@ -114,8 +121,4 @@ impl<V> Default for Table<V> {
     fn default() -> Self {
         Self(HashTable::new())
     }
-}
-
-const fn hash(key: u128) -> u64 {
-    key as u64
 }

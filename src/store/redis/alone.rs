@@ -155,8 +155,8 @@ impl Alone {
 /// What the store of this process answers: it never takes time.
 fn at_once<T>(answer: StoreFuture<T>) -> Result<T, StoreError> {
     match answer.at_once() {
-        Some(answer) => answer,
-        None => Err(StoreError::new(
+        Ok(answer) => answer,
+        Err(_) => Err(StoreError::new(
             crate::store::StoreErrorKind::Protocol,
             "a store in memory did not answer at once",
         )),

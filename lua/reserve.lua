@@ -20,56 +20,56 @@
 --   reset   milliseconds until the block lifts; -1: never; 0: not blocked. A counter that refuses
 --           without being blocked is busy: usage has reached the limit with attempts in flight.
 --   rate    usage in thousandths, where it has a fraction
+-- Where all counters are windows and admit it, as most do, only the token and then each usage.
 
+local call = redis.call
 local token, lease, counters = ARGV[1], ARGV[3], tonumber(ARGV[4])
 local now = tonumber(ARGV[2])
 if not now then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local lease_ends = now + lease
-local reply = {}
+-- As text: a number would be written out anew for each command.
+local lease_ends = string.format('%.0f', now + lease)
 
 -- A window that holds fewer attempts than its limit, of whatever age, is neither blocked nor busy. So
 -- most attempts are decided here, with one command for each counter, before anything else is even
 -- defined.
-local plain, size = token ~= '' and #KEYS == counters, {}
+local plain, usage = token ~= '' and #KEYS == counters, { token }
 for i = 1, counters do
-  local a = i * 7 - 2
-  if not plain or ARGV[a] ~= 'window' then plain = false break end
-  size[i] = redis.call('ZCARD', KEYS[i])
-  if size[i] >= tonumber(ARGV[a + 1]) then plain = false break end
+  local size = plain and ARGV[i * 7 - 2] == 'window' and call('ZCARD', KEYS[i])
+  plain = size and size < tonumber(ARGV[i * 7 - 1])
+  if not plain then break end
+  usage[i + 1] = size
 end
 
 if plain then
   -- Adding comes first: a server whose memory is full refuses that, and nothing has been written yet.
-  local added = {}
   for i = 1, counters do
-    added[i] = redis.call('ZADD', KEYS[i], 'NX', lease_ends, token) == 1
-    plain = plain and added[i]
+    if call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0 then plain, usage[i + 1] = false, nil end
   end
   for i = 1, counters do
-    if added[i] then
-      local key, a, r = KEYS[i], i * 7 - 2, #reply
-      local limit, window = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-      local usage = size[i] + 1
-      if size[i] > 0 then
+    local key, a, size = KEYS[i], i * 7 - 2, usage[i + 1]
+    if size then
+      if size > 0 then
+        local window = tonumber(ARGV[a + 2])
         local upto = window > 0 and math.max(now - window, 0) or 0
-        usage = usage - redis.call('ZREMRANGEBYSCORE', key, '-inf', upto)
+        size = size - call('ZREMRANGEBYSCORE', key, '-inf', upto)
       end
-      local keep = usage >= limit and ARGV[a + 6] or ARGV[a + 5]
+      usage[i + 1] = size + 1
+      local keep = size + 1 >= tonumber(ARGV[a + 1]) and ARGV[a + 6] or ARGV[a + 5]
       if keep == '0' then
-        redis.call('PERSIST', key)
+        call('PERSIST', key)
       else
-        redis.call('PEXPIRE', key, keep)
+        call('PEXPIRE', key, keep)
       end
-      reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = usage, limit, token, 0, usage * 1000
     end
   end
   -- What was here already is looked at below: its first reply may have been lost.
-  if plain then return reply end
-  reply = {}
+  if plain then return usage end
 end
+
+local reply = {}
 
 -- include counters.lua
 

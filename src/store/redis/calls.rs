@@ -99,7 +99,7 @@ impl RedisStore {
         let command = counters.reserve(token, lease, self.now());
         match self.send(command, &RESERVE, deadline).await {
             Ok(value) => {
-                let standings = reply::standings(&value, token, counters.len());
+                let standings = counters.standings(&value, token);
                 if let (Err(_), Some(token)) = (&standings, token) {
                     self.take_back(token, counters);
                 }
@@ -369,7 +369,7 @@ impl RedisStore {
         let command = counters.reserve(Some(token), Duration::ZERO, self.now());
         let value = self.send(command, &RESERVE, self.link.deadline()).await;
         let value = value.map_err(|failure| failure.error)?;
-        reply::standings(&value, Some(token), counters.len())?;
+        counters.standings(&value, Some(token))?;
         let (cancel, deadline) = (Settling::Cancel(&[token]), self.link.deadline());
         self.settle(cancel, counters, deadline).await.map(drop)
     }

@@ -2,18 +2,19 @@
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
-use redis::{Cmd, ToRedisArgs};
+use redis::{Cmd, ToRedisArgs, Value};
 use smallvec::SmallVec;
 
 use super::{
     keys::{KeyScheme, hash_tag, local_key},
+    reply,
     scripts::{CLEANUP, MERGE, RESERVE, SETTLE, Script, or_empty},
 };
 use crate::{
     Address, KnownAddresses, Limit, Token,
     algorithm::{self, Block, Millis, State},
     clock::to_millis,
-    store::{KnownAddress, Slot, Standings},
+    store::{KnownAddress, Slot, Standings, StoreError},
 };
 
 /// Some counters, ready to be sent.
@@ -92,6 +93,18 @@ impl Counters {
         counters
             .filter(|(_, counter)| counter.exception.is_none())
             .map(|(i, counter)| (i, &*counter.key, &counter.limit))
+    }
+
+    /// What `reserve.lua` said of them.
+    pub(super) fn standings(
+        &self,
+        reply: &Value,
+        token: Option<Token>,
+    ) -> Result<Standings, StoreError> {
+        reply::standings(reply, token, self.len(), |i| match self.0[i].limit {
+            Limit::SlidingWindow(ref numbers) => Some(numbers.limit()),
+            _ => None,
+        })
     }
 
     /// How they would stand if nothing had ever been counted.

@@ -17,10 +17,14 @@ pub(super) fn standings(
     reply: &Value,
     token: Option<Token>,
     counters: usize,
+    window: impl Fn(usize) -> Option<u32>,
 ) -> Result<Standings, StoreError> {
     let Value::Array(values) = reply else {
         return Err(unexpected("reserve.lua", reply));
     };
+    if values.len() == counters + 1 {
+        return admitted(values, token, window).ok_or_else(|| unexpected("reserve.lua", reply));
+    }
     if values.len() != counters * VALUES {
         return Err(unexpected("reserve.lua", reply));
     }
@@ -44,6 +48,27 @@ pub(super) fn standings(
 }
 
 /// How many values there are for each counter.
+/// The short reply, of windows that admitted the attempt. `window` is how many attempts each holds, if it
+/// is one.
+fn admitted(
+    values: &[Value],
+    token: Option<Token>,
+    window: impl Fn(usize) -> Option<u32>,
+) -> Option<Standings> {
+    let [Value::BulkString(said), usages @ ..] = values else {
+        return None;
+    };
+    let standing = |(i, usage): (usize, &Value)| {
+        let (Value::Int(usage), limit) = (usage, window(i)?) else {
+            return None;
+        };
+        let usage = u32::try_from(*usage).ok()?;
+        ((1..=limit).contains(&usage)).then(|| Standing::new(usage, limit, State::Clear))
+    };
+    let is_ours = token.is_some_and(|token| said == token.as_bytes());
+    (is_ours.then(|| usages.iter().enumerate().map(standing).collect()))?
+}
+
 const VALUES: usize = 5;
 
 /// How one counter stands, and whether the attempt is in it.
@@ -156,7 +181,12 @@ mod tests {
 
     fn read(values: Vec<Value>, reserved: bool) -> Result<Standings, StoreError> {
         let counters = values.len().div_ceil(VALUES).max(1);
-        standings(&Value::Array(values), reserved.then_some(TOKEN), counters)
+        standings(
+            &Value::Array(values),
+            reserved.then_some(TOKEN),
+            counters,
+            |_| Some(5),
+        )
     }
 
     #[test]
@@ -187,6 +217,43 @@ mod tests {
         let both = [counter(1, 5, None, 9), counter(5, 5, EXEMPT, -1)].concat();
         assert_eq!(read(both, true).unwrap()[1].state, State::Exempt);
         assert!(read(counter(1, 5, EXEMPT, 0), true).unwrap().admitted());
+    }
+
+    fn short(token: &[u8], usages: &[i64]) -> Value {
+        let token = Value::BulkString(token.to_vec());
+        let usages = usages.iter().map(|usage| Value::Int(*usage));
+        Value::Array([token].into_iter().chain(usages).collect())
+    }
+
+    #[test]
+    fn windows_that_admit_need_few_words() {
+        let windows = |i: usize| Some([25, 5][i]);
+        let admitted = standings(&short(&[7; 16], &[2, 5]), Some(TOKEN), 2, windows).unwrap();
+        assert_eq!(admitted[0], Standing::new(2, 25, State::Clear));
+        assert_eq!(admitted[1], Standing::new(5, 5, State::Clear));
+
+        let is_none = |reply: &Value, token, counters, windows: fn(usize) -> Option<u32>| {
+            let error = standings(reply, token, counters, windows).expect_err("no permission");
+            assert_eq!(error.kind(), StoreErrorKind::Protocol);
+        };
+        for reply in [
+            short(&[8; 16], &[2, 5]),
+            short(b"", &[2, 5]),
+            short(&[7; 16], &[2]),
+            short(&[7; 16], &[2, 5, 1]),
+            short(&[7; 16], &[0, 5]),
+            short(&[7; 16], &[2, 6]),
+            short(&[7; 16], &[2, -1]),
+            Value::Array(vec![Value::Int(2); 3]),
+            Value::Array(vec![Value::BulkString(vec![7; 16]); 3]),
+        ] {
+            is_none(&reply, Some(TOKEN), 2, |i| Some([25, 5][i]));
+        }
+        // A check, and a counter that is no window.
+        is_none(&short(&[7; 16], &[2, 5]), None, 2, |_| Some(5));
+        is_none(&short(&[7; 16], &[2, 5]), Some(TOKEN), 2, |i| {
+            [Some(5), None][i]
+        });
     }
 
     #[test]
@@ -223,7 +290,7 @@ mod tests {
             assert_eq!(error.kind(), StoreErrorKind::Protocol);
         }
         for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::Boolean(true)] {
-            assert!(standings(&reply, Some(TOKEN), 1).is_err());
+            assert!(standings(&reply, Some(TOKEN), 1, |_| Some(5)).is_err());
             assert!(addresses(&reply).is_err());
             assert!(tokens(&reply).is_err());
         }

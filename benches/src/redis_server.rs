@@ -1,0 +1,133 @@
+//! A Redis of our own, on the loopback and with nothing on disk.
+
+use std::{
+    collections::HashMap,
+    env,
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Value};
+
+/// A server that ends with this value.
+pub struct RedisServer {
+    process: Child,
+    port: u16,
+    /// For what goes on between turns; what is measured has connections of its own.
+    admin: Mutex<Connection>,
+}
+
+impl RedisServer {
+    pub fn start() -> Self {
+        let program = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        // Nobody else has it now, and it is taken at once.
+        let port = TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .expect("a free port")
+            .port();
+        let process = Command::new(&program)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{program} can't be run: {error}; see benches/run.sh"));
+        let (process, admin) = connect(process, port);
+        Self {
+            process,
+            port,
+            admin: Mutex::new(admin),
+        }
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        url(self.port)
+    }
+
+    pub fn connection(&self) -> Connection {
+        open(self.port).expect("a connection")
+    }
+
+    pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        let mut admin = self.admin.lock().unwrap_or_else(PoisonError::into_inner);
+        command.query(&mut *admin).expect("an answer")
+    }
+
+    /// Forgets every key, and has done so when this returns.
+    pub fn flush(&self) {
+        self.ask(redis::cmd("FLUSHALL").arg("SYNC"))
+    }
+
+    /// The hash of a script that it knows from now on.
+    pub fn load(&self, script: &str) -> String {
+        self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script))
+    }
+
+    /// A number out of `INFO`: of a line `name:number`.
+    pub fn info(&self, section: &str, name: &str) -> f64 {
+        let lines = self.lines_of_info(section);
+        let number = lines.get(name).and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("INFO {section} says nothing of {name}"))
+    }
+
+    /// How often a command was called, and the microseconds that it took in all.
+    pub fn calls(&self, command: &str) -> (f64, f64) {
+        let lines = self.lines_of_info("commandstats");
+        let Some(line) = lines.get(&format!("cmdstat_{command}")) else {
+            return (0.0, 0.0);
+        };
+        let number = |name: &str| {
+            let mut fields = line.split(',').filter_map(|field| field.split_once('='));
+            let field = fields.find(|(known, _)| *known == name);
+            field.and_then(|(_, number)| number.parse().ok())
+        };
+        let numbers = number("calls").zip(number("usec"));
+        numbers.unwrap_or_else(|| panic!("calls and usec are not in {line}"))
+    }
+
+    fn lines_of_info(&self, section: &str) -> HashMap<String, String> {
+        let info: String = self.ask(redis::cmd("INFO").arg(section));
+        let lines = info.lines().filter_map(|line| line.split_once(':'));
+        lines
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+}
+
+/// With its process, so that it ends also if it never answers.
+fn connect(mut process: Child, port: u16) -> (Child, Connection) {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(mut connection) = open(port)
+            && let Ok(Value::SimpleString(_)) = connection.req_command(&redis::cmd("PING"))
+        {
+            return (process, connection);
+        }
+        if Instant::now() > until {
+            let _ = process.kill();
+            panic!("the redis-server on port {port} does not answer");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn open(port: u16) -> Option<Connection> {
+    redis::Client::open(url(port)).ok()?.get_connection().ok()
+}
+
+fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}")
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,9 +1,7 @@
 //! What our store sends to Redis. It is overheard and not written down here a second time, so that peers
 //! which are to send the same do so whatever becomes of the scripts.
 
-use redis::{Cmd, Value};
-
-use crate::redis_server::RedisServer;
+use redis::{Client, Cmd, Value};
 
 /// A call of one of the scripts with two counters, by address and by user and address.
 #[derive(Clone, Debug)]
@@ -15,14 +13,17 @@ pub struct Call {
 
 impl Call {
     /// The calls that are made to a server meanwhile.
-    pub fn overhear(server: &RedisServer, meanwhile: impl FnOnce()) -> Vec<Self> {
+    pub fn overhear(url: &str, meanwhile: impl FnOnce()) -> Vec<Self> {
         const END: &str = "that was all";
-        let mut ear = server.connection();
+        let client = Client::open(url).expect("a URL");
+        let connect = || client.get_connection().expect("a connection");
+        let mut ear = connect();
         let monitor = redis::cmd("MONITOR").get_packed_command();
         ear.send_packed_command(&monitor).expect("sent");
         let _ = ear.recv_response().expect("an answer");
         meanwhile();
-        let _: String = server.ask(redis::cmd("ECHO").arg(END));
+        let end = redis::cmd("ECHO").arg(END).exec(&mut connect());
+        end.expect("an answer");
 
         let mut calls = Vec::new();
         loop {

@@ -56,7 +56,7 @@ impl Bench {
         let store = connected.expect("a store");
         let limiter = LoginLimiter::new(Policy::default(), store.clone());
         let ours = ours(limiter);
-        let calls = Call::overhear(&server, || runtime.block_on(ours(0)));
+        let calls = Call::overhear(&server.url(), || runtime.block_on(ours(0)));
         let [reserve] = &calls[..] else {
             panic!("an attempt is one call, not {calls:?}");
         };

@@ -50,10 +50,6 @@ impl RedisServer {
         url(self.port)
     }
 
-    pub fn connection(&self) -> Connection {
-        open(self.port).expect("a connection")
-    }
-
     pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
         let mut admin = self.admin.lock().unwrap_or_else(PoisonError::into_inner);
         command.query(&mut *admin).expect("an answer")

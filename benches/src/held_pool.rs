@@ -1,0 +1,150 @@
+//! Our scripts over a bb8 pool with its defaults: each call has a connection for itself while it waits.
+//!
+//! It is what our store would be if it used connections as most apps do. It does less besides: no deadline,
+//! no breaker, no blocks that are remembered, no digests of users.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use bb8_redis::{RedisConnectionManager, bb8::Pool};
+use redis::{Cmd, FromRedisValue};
+use tokio::runtime::Runtime;
+use tower_login_rate_limit::{
+    Address, KnownAddresses, LoginLimiter, Outcome, Policy, Token,
+    algorithm::{Standing, State},
+    store::{Key, RedisStore, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
+};
+
+use crate::{
+    callers::{address, user},
+    overheard::Call,
+};
+
+#[derive(Clone)]
+pub struct HeldPool {
+    pool: Pool<RedisConnectionManager>,
+    reserve: Call,
+    cleanup: Call,
+}
+
+impl HeldPool {
+    /// For the default policy: it makes the calls that our own store makes for that.
+    pub fn connect(runtime: &Runtime, url: &str) -> Self {
+        let store = runtime.block_on(RedisStore::connect(url));
+        let limiter = LoginLimiter::new(Policy::default(), store.expect("a store"));
+        let [reserve, cleanup] = Call::overhear(url, || runtime.block_on(log_in(&limiter)))
+            .try_into()
+            .expect("a login is two calls");
+        let manager = RedisConnectionManager::new(url).expect("a URL");
+        let pool = runtime.block_on(Pool::builder().build(manager));
+        Self {
+            pool: pool.expect("a pool"),
+            reserve,
+            cleanup,
+        }
+    }
+
+    fn send<T: FromRedisValue + Send + 'static>(&self, command: Cmd) -> StoreFuture<T> {
+        let pool = self.pool.clone();
+        StoreFuture::later(async move {
+            let mut connection = pool.get().await.map_err(failed)?;
+            command.query_async(&mut *connection).await.map_err(failed)
+        })
+    }
+}
+
+async fn log_in(limiter: &LoginLimiter) {
+    let attempt = limiter.reserve((address(0), user(0))).await;
+    let attempt = attempt.expect("nobody has been here before");
+    let settled = limiter.settle(attempt, Outcome::Success).await;
+    settled.expect("an answer");
+}
+
+impl Store for HeldPool {
+    fn reserve(&self, token: Token, _: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        let command = self.reserve.command(&names(slots), token.as_bytes());
+        let reply = self.send(command);
+        StoreFuture::later(async move {
+            // Usage, limit, token, reset, rate; and once more.
+            type Counter = (u32, u32, Option<Vec<u8>>, i64, u64);
+            let counters: Vec<Counter> = reply.await?;
+            let standing = |(usage, limit, token, ..): Counter| {
+                let state = if token.is_some() {
+                    State::Clear
+                } else {
+                    State::Busy
+                };
+                Standing::new(usage, limit, state)
+            };
+            Ok(counters.into_iter().map(standing).collect())
+        })
+    }
+
+    fn cleanup(
+        &self,
+        token: Option<Token>,
+        mains: &[Slot<'_>],
+        others: &[Slot<'_>],
+    ) -> StoreFuture<()> {
+        // Ours sends two names of the token.
+        let token = token.map_or(Vec::new(), |token| token.as_bytes().repeat(2));
+        let slots: Vec<_> = mains.iter().chain(others).cloned().collect();
+        let reply = self.send::<Vec<Vec<u8>>>(self.cleanup.command(&names(&slots), &token));
+        StoreFuture::later(async move { reply.await.map(drop) })
+    }
+
+    fn check(&self, _: &[Slot<'_>]) -> StoreFuture<Standings> {
+        StoreFuture::now(Err(not_measured()))
+    }
+
+    fn fail(&self, _: Token, _: &[Slot<'_>]) -> StoreFuture<usize> {
+        StoreFuture::now(Err(not_measured()))
+    }
+
+    fn cancel(&self, _: Token, _: &[Slot<'_>]) -> StoreFuture<usize> {
+        StoreFuture::now(Err(not_measured()))
+    }
+
+    fn remember(&self, _: &Key<'_>, _: Address, _: KnownAddresses) -> StoreFuture<()> {
+        StoreFuture::now(Err(not_measured()))
+    }
+
+    fn known(&self, _: &Key<'_>, _: KnownAddresses) -> StoreFuture<Vec<Address>> {
+        StoreFuture::now(Err(not_measured()))
+    }
+}
+
+/// Names as long as ours.
+fn names(slots: &[Slot<'_>]) -> [String; 2] {
+    let name = |slot: &Slot<'_>| {
+        let (key, mut hasher) = (&slot.key, DefaultHasher::new());
+        key.subject().hash(&mut hasher);
+        let address = key.address().expect("both rules count by address");
+        match key.subject() {
+            [] => format!("held:{{{address}}}:{}", key.kind()),
+            _ => format!("held:{{{address}}}:{}:{:032x}", key.kind(), hasher.finish()),
+        }
+    };
+    let names: Vec<_> = slots.iter().map(name).collect();
+    names.try_into().expect("the default policy has two rules")
+}
+
+fn failed(error: impl fmt::Display) -> StoreError {
+    StoreError::new(StoreErrorKind::Connection, error.to_string())
+}
+
+fn not_measured() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Config,
+        "logins go well in what is measured here",
+    )
+}
+
+impl fmt::Debug for HeldPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldPool").finish_non_exhaustive()
+    }
+}

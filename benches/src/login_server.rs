@@ -1,0 +1,198 @@
+//! An axum server with a login, in a process of its own: this program, called with other arguments.
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Read},
+    net::{IpAddr, SocketAddr},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use axum::{Router, routing::post};
+use http::{HeaderName, request::Parts};
+use tokio::runtime::{Builder, Runtime};
+use tower::layer::util::Identity;
+use tower_governor::{
+    GovernorLayer, governor::GovernorConfigBuilder, key_extractor::SmartIpKeyExtractor,
+};
+use tower_login_rate_limit::{
+    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Policy,
+    extract::Header,
+    store::{MemoryStore, RedisStore},
+};
+
+use crate::{held_pool::HeldPool, redis_server::RedisServer};
+
+/// The first argument of a child.
+pub const SERVE: &str = "serve-logins";
+
+/// Who is blocked from the beginning; `login.lua` names the same.
+const BLOCKED: (&str, &str) = ("192.0.2.1", "somebody");
+
+/// What stands before the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    NoLayer,
+    /// A layer that does nothing.
+    Identity,
+    OursInMemory,
+    OursOnRedis,
+    /// Our layer over connections that are held.
+    OursOnHeldPool,
+    /// tower_governor, which admits.
+    Governor,
+    /// The same, with a quota that is used up.
+    StingyGovernor,
+}
+
+impl Guard {
+    const ALL: [Self; 7] = [
+        Self::NoLayer,
+        Self::Identity,
+        Self::OursInMemory,
+        Self::OursOnRedis,
+        Self::OursOnHeldPool,
+        Self::Governor,
+        Self::StingyGovernor,
+    ];
+}
+
+/// A server that ends with this value.
+pub struct LoginServer {
+    process: Child,
+    port: u16,
+}
+
+impl LoginServer {
+    pub fn start(guard: Guard, redis: &RedisServer) -> Self {
+        let mut process = Command::new(env::current_exe().expect("this program"))
+            .args([SERVE, &format!("{guard:?}"), &redis.url()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let mut port = String::new();
+        let stdout = process.stdout.take().expect("a pipe");
+        let read = BufReader::new(stdout).read_line(&mut port);
+        read.expect("the port of a server");
+        let port = port.trim().parse();
+        Self {
+            process,
+            port: port.unwrap_or_else(|_| panic!("the server with {guard:?} has no port")),
+        }
+    }
+
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for LoginServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What the child does: says its port, and serves until its parent is gone.
+pub fn serve(mut arguments: impl Iterator<Item = String>) {
+    let (guard, redis) = (arguments.next(), arguments.next());
+    let guard = guard.and_then(|name| {
+        let mut guards = Guard::ALL.into_iter();
+        guards.find(|guard| format!("{guard:?}") == name)
+    });
+    let (guard, redis) = guard.zip(redis).expect("a guard and the URL of a Redis");
+    let runtime = Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let app = app(&runtime, guard, &redis);
+    thread::spawn(|| {
+        // The pipe from the parent ends with it.
+        let _ = io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    runtime
+        .block_on(async {
+            let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+            let listener = listener.expect("a port");
+            println!("{}", listener.local_addr().expect("a port").port());
+            let app = app.into_make_service_with_connect_info::<SocketAddr>();
+            axum::serve(listener, app).await
+        })
+        .expect("it ends with its parent");
+}
+
+/// Every password is right.
+async fn login(attempt: Option<LoginAttempt>) {
+    if let Some(attempt) = attempt {
+        attempt.succeeded();
+    }
+}
+
+fn app(runtime: &Runtime, guard: Guard, redis: &str) -> Router {
+    let login = post(login);
+    let login = match guard {
+        Guard::NoLayer => login,
+        Guard::Identity => login.layer(Identity::new()),
+        Guard::OursInMemory => login.layer(ours(runtime, MemoryStore::new())),
+        Guard::OursOnRedis => {
+            let store = runtime.block_on(RedisStore::connect(redis));
+            login.layer(ours(runtime, store.expect("a store")))
+        }
+        Guard::OursOnHeldPool => {
+            let limiter = LoginLimiter::new(Policy::default(), HeldPool::connect(runtime, redis));
+            login.layer(layer(limiter))
+        }
+        Guard::Governor => login.layer(governor(Duration::from_nanos(1), u32::MAX)),
+        Guard::StingyGovernor => login.layer(governor(Duration::from_secs(86_400), 1)),
+    };
+    Router::new().route("/login", login)
+}
+
+/// Our layer, with somebody blocked.
+fn ours(
+    runtime: &Runtime,
+    store: impl tower_login_rate_limit::store::Store,
+) -> LoginRateLimitLayer {
+    let limiter = LoginLimiter::new(Policy::default(), store);
+    let (address, user) = BLOCKED;
+    let address: IpAddr = address.parse().expect("an address");
+    runtime.block_on(async {
+        // Another server may have done so in the same Redis.
+        while let Ok(attempt) = limiter.reserve((address, user)).await {
+            let settled = limiter.settle(attempt, Outcome::Failure).await;
+            settled.expect("an answer");
+        }
+    });
+    layer(limiter)
+}
+
+fn layer(limiter: LoginLimiter) -> LoginRateLimitLayer {
+    LoginRateLimitLayer::new(limiter)
+        .with_address(|request: &Parts| {
+            request
+                .headers
+                .get("x-forwarded-for")?
+                .to_str()
+                .ok()?
+                .parse()
+                .ok()
+        })
+        .with_user(Header(HeaderName::from_static("x-user")))
+}
+
+fn governor(
+    period: Duration,
+    burst: u32,
+) -> GovernorLayer<
+    SmartIpKeyExtractor,
+    governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
+    axum::body::Body,
+> {
+    let config = GovernorConfigBuilder::default()
+        .key_extractor(SmartIpKeyExtractor)
+        .period(period)
+        .burst_size(burst)
+        .finish();
+    GovernorLayer::new(config.expect("a quota"))
+}

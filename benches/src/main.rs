@@ -3,8 +3,12 @@
 //!
 //! `cargo run --release` measures everything; names of sections after it choose some.
 
+mod attack;
 mod callers;
+mod cost;
+mod growth;
 mod held_pool;
+mod honest;
 mod layer;
 mod login_server;
 mod memory;
@@ -20,12 +24,18 @@ mod wrk;
 
 use report::Report;
 
+/// A name to choose it by, and what it does.
+type Section = (&'static str, fn(&mut Report));
+
 fn main() {
-    let sections: [(&str, fn(&mut Report)); 4] = [
+    let sections: [Section; 7] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
         ("server", server::measure),
+        ("attack", attack::measure),
+        ("cost", cost::measure),
+        ("growth", growth::measure),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.next_if(|first| first == login_server::SERVE).is_some() {

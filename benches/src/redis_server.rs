@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Value};
+use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Pipeline, Value};
 
 /// A server that ends with this value.
 pub struct RedisServer {
@@ -55,6 +55,12 @@ impl RedisServer {
         command.query(&mut *admin).expect("an answer")
     }
 
+    /// What many commands are answered, sent at once.
+    pub fn ask_all(&self, commands: &Pipeline) -> Vec<Value> {
+        let mut admin = self.admin.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.query(&mut *admin).expect("answers")
+    }
+
     /// Forgets every key, and has done so when this returns.
     pub fn flush(&self) {
         self.ask(redis::cmd("FLUSHALL").arg("SYNC"))
@@ -75,16 +81,18 @@ impl RedisServer {
     /// How often a command was called, and the microseconds that it took in all.
     pub fn calls(&self, command: &str) -> (f64, f64) {
         let lines = self.lines_of_info("commandstats");
-        let Some(line) = lines.get(&format!("cmdstat_{command}")) else {
-            return (0.0, 0.0);
-        };
-        let number = |name: &str| {
-            let mut fields = line.split(',').filter_map(|field| field.split_once('='));
-            let field = fields.find(|(known, _)| *known == name);
-            field.and_then(|(_, number)| number.parse().ok())
-        };
-        let numbers = number("calls").zip(number("usec"));
-        numbers.unwrap_or_else(|| panic!("calls and usec are not in {line}"))
+        let line = lines.get(&format!("cmdstat_{command}"));
+        line.map_or((0.0, 0.0), |line| calls_and_time(line))
+    }
+
+    /// How often anything was called, by clients and by scripts, but for `INFO`.
+    pub fn all_calls(&self) -> f64 {
+        let lines = self.lines_of_info("commandstats");
+        let others = lines.iter().filter(|(name, _)| *name != "cmdstat_info");
+        others
+            .filter(|(name, _)| name.starts_with("cmdstat_"))
+            .map(|(_, line)| calls_and_time(line).0)
+            .sum()
     }
 
     fn lines_of_info(&self, section: &str) -> HashMap<String, String> {
@@ -94,6 +102,17 @@ impl RedisServer {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect()
     }
+}
+
+/// Out of a line `calls=1,usec=2,…`.
+fn calls_and_time(line: &str) -> (f64, f64) {
+    let number = |name: &str| {
+        let mut fields = line.split(',').filter_map(|field| field.split_once('='));
+        let field = fields.find(|(known, _)| *known == name);
+        field.and_then(|(_, number)| number.parse().ok())
+    };
+    let numbers = number("calls").zip(number("usec"));
+    numbers.unwrap_or_else(|| panic!("calls and usec are not in {line}"))
 }
 
 /// With its process, so that it ends also if it never answers.

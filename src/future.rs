@@ -148,6 +148,49 @@ impl<S> Guarded<S> {
         }
     }
 
+    /// Reserves an attempt of this caller, now that it is known which user was named.
+    ///
+    /// Each step is taken at once if the one before it has an answer at once: a request is too large to be
+    /// put down and taken up again for nothing.
+    fn reserve<M, B>(
+        self,
+        mut caller: Caller<'static>,
+        user: Extracted,
+        request: Request<M::Body>,
+    ) -> State<S, M, B>
+    where
+        M: Reading<B>,
+        S: Service<Request<M::Body>>,
+    {
+        match user {
+            Ok(user) => caller.user = user.map(Into::into),
+            Err(error) => return self.deny(Denial::AmbiguousUser(error), request),
+        }
+        match self.config.limiter.reserve(caller).at_once() {
+            Ok(reserved) => self.reserved(reserved, request),
+            Err(reserving) => State::Reserving {
+                reserving,
+                guarded: Some(self),
+                request: Some(request),
+            },
+        }
+    }
+
+    fn reserved<M, B>(
+        self,
+        reserved: Result<Attempt, ReserveError>,
+        request: Request<M::Body>,
+    ) -> State<S, M, B>
+    where
+        M: Reading<B>,
+        S: Service<Request<M::Body>>,
+    {
+        match reserved {
+            Ok(attempt) => self.run(request, Ok(attempt)),
+            Err(error) => self.deny(error.into(), request),
+        }
+    }
+
     fn run<M, B>(
         mut self,
         mut request: Request<M::Body>,
@@ -234,9 +277,10 @@ where
                     let user = guarded.identify(&parts, &extent);
                     let caller = guarded.config.caller(address, &parts);
                     let request = Request::from_parts(parts, body);
-                    match user {
-                        Ok(user) => State::Identifying {
-                            user,
+                    match user.map(Answer::at_once) {
+                        Ok(Ok(user)) => guarded.reserve(caller, user, request),
+                        Ok(Err(later)) => State::Identifying {
+                            user: later,
                             caller: Some(caller),
                             guarded: Some(guarded),
                             request: Some(request),
@@ -251,22 +295,12 @@ where
                     request,
                 } => {
                     let user = ready!(Pin::new(user).poll(cx));
-                    let (Some(mut caller), Some(guarded), Some(request)) =
+                    let (Some(caller), Some(guarded), Some(request)) =
                         (caller.take(), guarded.take(), request.take())
                     else {
                         done()
                     };
-                    match user {
-                        Ok(user) => {
-                            caller.user = user.map(Into::into);
-                            State::Reserving {
-                                reserving: guarded.config.limiter.reserve(caller),
-                                guarded: Some(guarded),
-                                request: Some(request),
-                            }
-                        }
-                        Err(error) => guarded.deny(Denial::AmbiguousUser(error), request),
-                    }
+                    guarded.reserve(caller, user, request)
                 }
                 StateProjection::Reserving {
                     reserving,
@@ -278,10 +312,7 @@ where
                     let (Some(guarded), Some(request)) = (guarded.take(), request.take()) else {
                         done()
                     };
-                    match reserved {
-                        Ok(attempt) => guarded.run(request, Ok(attempt)),
-                        Err(error) => guarded.deny(error.into(), request),
-                    }
+                    guarded.reserved(reserved, request)
                 }
                 StateProjection::Running { response, handled } => {
                     let response = ready!(response.poll(cx));
@@ -289,8 +320,14 @@ where
                         done()
                     };
                     let (outcome, response) = handled.outcome(response);
+                    let mut settling = handled.unsettled.settle(outcome);
+                    if Pin::new(&mut settling).poll(cx).is_ready() {
+                        return Poll::Ready(
+                            response.map(|response| response.map(ResponseBody::inner)),
+                        );
+                    }
                     State::Settling {
-                        settling: handled.unsettled.settle(outcome),
+                        settling,
                         response: Some(response),
                     }
                 }

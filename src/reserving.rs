@@ -32,16 +32,21 @@ use crate::{
 pub struct Reserving(State);
 
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // a box would cost more than it saves
+#[allow(clippy::large_enum_variant)] // the large one is the common one
 enum State {
     /// The store has decided. Nothing is left once that was said.
     Decided(Option<Result<Attempt, ReserveError>>),
-    /// The store takes time. `is_begun`: it has been asked.
-    Deciding {
-        attempt: Option<Attempt>,
-        standings: StoreFuture<Standings>,
-        is_begun: bool,
-    },
+    /// The store takes time.
+    Deciding(Box<Deciding>),
+}
+
+#[derive(Debug)]
+struct Deciding {
+    /// Until that is done.
+    attempt: Option<Attempt>,
+    standings: StoreFuture<Standings>,
+    /// The store has been asked.
+    is_begun: bool,
 }
 
 impl Reserving {
@@ -50,13 +55,25 @@ impl Reserving {
         Self(State::Decided(Some(reserved)))
     }
 
+    /// What was decided, if it is decided already.
+    #[allow(clippy::result_large_err)] // it is no error, and goes nowhere
+    pub(crate) fn at_once(mut self) -> Result<Result<Attempt, ReserveError>, Self> {
+        match &mut self.0 {
+            State::Decided(reserved) => match reserved.take() {
+                Some(reserved) => Ok(reserved),
+                None => done(),
+            },
+            State::Deciding(_) => Err(self),
+        }
+    }
+
     /// An attempt that does not know yet how counters stand.
-    pub(crate) const fn later(attempt: Attempt, standings: StoreFuture<Standings>) -> Self {
-        Self(State::Deciding {
+    pub(crate) fn later(attempt: Attempt, standings: StoreFuture<Standings>) -> Self {
+        Self(State::Deciding(Box::new(Deciding {
             attempt: Some(attempt),
             standings,
             is_begun: false,
-        })
+        })))
     }
 }
 
@@ -70,14 +87,10 @@ impl Future for Reserving {
                 Some(reserved) => Poll::Ready(reserved),
                 None => done(),
             },
-            State::Deciding {
-                attempt,
-                standings,
-                is_begun,
-            } => {
-                *is_begun = true;
-                let standings = ready!(Pin::new(standings).poll(cx));
-                let Some(attempt) = attempt.take() else {
+            State::Deciding(deciding) => {
+                deciding.is_begun = true;
+                let standings = ready!(Pin::new(&mut deciding.standings).poll(cx));
+                let Some(attempt) = deciding.attempt.take() else {
                     done()
                 };
                 Poll::Ready(decided(attempt, standings?))
@@ -114,18 +127,17 @@ impl Drop for Reserving {
                     drop(take_back(attempt));
                 }
             }
-            State::Deciding {
-                attempt,
-                standings,
-                is_begun,
-            } => {
+            State::Deciding(deciding) => {
                 // Without a runtime nothing more can be done, and the lease makes it a failure.
-                let (Some(attempt), true, Ok(runtime)) =
-                    (attempt.take(), *is_begun, Handle::try_current())
-                else {
+                let (Some(attempt), true, Ok(runtime)) = (
+                    deciding.attempt.take(),
+                    deciding.is_begun,
+                    Handle::try_current(),
+                ) else {
                     return;
                 };
-                let standings = mem::replace(standings, StoreFuture::now(Ok(Standings::default())));
+                let nothing = StoreFuture::now(Ok(Standings::default()));
+                let standings = mem::replace(&mut deciding.standings, nothing);
                 let under_way = attempt.report.limiter.begin();
                 runtime.spawn(async move {
                     if let Ok(standings) = standings.await

@@ -60,7 +60,7 @@ impl Attempts {
         };
         // Most counters hold a few attempts for their whole life; doubling would waste more than it saves.
         if self.0.len() == self.0.capacity() && self.0.len() < 8 {
-            self.0.reserve_exact(1);
+            self.0.reserve_exact(if self.0.len() == 1 { 1 } else { 3 });
         }
         self.0.insert(i, entry);
     }

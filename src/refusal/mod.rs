@@ -135,19 +135,24 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// What to tell the client: these words, one after the other. `lifts` is
+    /// [`lifts_in_words`](Self::lifts_in_words).
+    fn detail<'a>(&self, lifts: &'a str) -> [&'a str; 2] {
+        match (self.reason(), self.lifts()) {
+            (Reason::Busy, _) => ["too many attempts at once, try again in a moment", ""],
+            (Reason::Blocked, Period::Forever) => ["too many failed attempts, blocked ", lifts],
+            (Reason::Blocked, _) => ["too many failed attempts, try again ", lifts],
+        }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.reason(), self.lifts()) {
-            (Reason::Busy, _) => f.write_str("too many attempts at once, try again in a moment"),
-            (Reason::Blocked, Period::Forever) => {
-                f.write_str("too many failed attempts, blocked forever")
-            }
-            (Reason::Blocked, _) => write!(
-                f,
-                "too many failed attempts, try again {}",
-                self.lifts_in_words()
-            ),
-        }
+        let lifts = self.lifts_in_words();
+        self.detail(&lifts)
+            .iter()
+            .try_for_each(|words| f.write_str(words))
     }
 }
 

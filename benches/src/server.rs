@@ -1,6 +1,6 @@
 //! Whole requests: an axum server under a load generator, with different layers before its login.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::{
     login_server::{Guard, LoginServer},
@@ -50,9 +50,11 @@ pub fn measure(report: &mut Report) {
     );
 
     let p99s = RefCell::new(Vec::new());
+    let on_redis = Cell::new((0.0, 0.0));
     let contenders = all.iter().map(|&(name, server, callers)| {
-        let p99s = &p99s;
+        let (p99s, redis, on_redis) = (&p99s, &redis, &on_redis);
         let turn = move || {
+            let (before, _) = redis.calls("evalsha");
             let load = Wrk::start(server.port(), CONNECTIONS, SECONDS, callers).finish();
             match callers {
                 Callers::Fresh => assert_eq!(load.refused, 0.0, "{name}: {load:?}"),
@@ -60,6 +62,11 @@ pub fn measure(report: &mut Report) {
                 Callers::Blocked => {
                     assert!(load.requests - load.refused <= 1.0, "{name}: {load:?}")
                 }
+            }
+            if name == REDIS {
+                let (calls, requests) = on_redis.get();
+                let called = redis.calls("evalsha").0 - before;
+                on_redis.set((calls + called, requests + load.requests));
             }
             p99s.borrow_mut().push((name, load.p99));
             load.rate
@@ -76,6 +83,10 @@ pub fn measure(report: &mut Report) {
         let p99 = Ratio::of(own.map(|(_, p99)| *p99).collect()).median;
         report.number(SECTION, format!("{name}: p99"), p99, "µs", None);
     }
+    // Fewer than two would mean that the store took Redis to be away and counted by itself.
+    let (calls, requests) = on_redis.get();
+    let what = format!("{REDIS}: script calls per request");
+    report.number(SECTION, what, calls / requests, "", None);
     let mut ratio = |one, other, goal| {
         let what = format!("requests/s: {one} / {other}");
         report.ratio(SECTION, what, rounds.ratio(one, other), goal);

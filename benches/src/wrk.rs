@@ -37,7 +37,8 @@ impl Wrk {
         let from = TURN.fetch_add(1 << 20, Ordering::Relaxed);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("login.lua");
         let mut command = Command::new("wrk");
-        command.args(["--threads", "1", "--latency"]);
+        // Longer than any turn, so that a request which waits is slow and not lost.
+        command.args(["--threads", "1", "--latency", "--timeout", "10s"]);
         command.args(["--connections", &connections.to_string()]);
         command.args(["--duration", &format!("{seconds}s")]);
         command.arg("--script").arg(script);

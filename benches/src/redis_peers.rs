@@ -29,8 +29,8 @@ use crate::{
     tasks::{Operation, operation},
 };
 
-/// A few connections that everybody shares, as our store has them, and nothing else: no deadline, no
-/// breaker, no look at what comes back.
+/// Four connections that everybody shares; our store has two. Apart from that it is a client as ours, and
+/// nothing else: no deadline, no breaker, no strict look at what comes back.
 #[derive(Clone)]
 pub struct Shared {
     connections: Arc<[MultiplexedConnection]>,

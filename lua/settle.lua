@@ -16,7 +16,7 @@ local now = tonumber(ARGV[2])
 
 -- A window keeps every attempt until it is settled, and what blocks for ever is all that has to be looked
 -- at again afterwards. So most attempts are settled here, before anything else is even defined.
-local plain, changed = verb == 'fail' or #tokens == 16, 0
+local plain, changed, members = true, 0, {}
 for i = 1, #KEYS do
   local a = i * 7 - 2
   plain = plain and ARGV[a] == 'window' and (ARGV[a + 6] ~= '0' or ARGV[a + 5] == '0')
@@ -24,9 +24,15 @@ for i = 1, #KEYS do
   plain = plain and (verb == 'fail' or call('ZCARD', KEYS[i]) < tonumber(ARGV[a + 1]))
   if not plain then break end
 end
-if plain and verb ~= 'fail' then
-  for i = 1, #KEYS do changed = changed + call('ZREM', KEYS[i], tokens) end
-  return changed
+if verb ~= 'fail' then
+  for first = 1, #tokens, 16 do members[#members + 1] = string.sub(tokens, first, first + 15) end
+  -- Lua can pass on only so many arguments at once.
+  if plain and #members <= 1000 then
+    for i = 1, #KEYS do
+      if call('ZREM', KEYS[i], unpack(members)) > 0 then changed = changed + 1 end
+    end
+    return changed
+  end
 end
 
 if not now then
@@ -34,7 +40,7 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 local failed = string.format('%.0f', math.max(now - age, 1))
-if plain then
+if plain and verb == 'fail' then
   for i = 1, #KEYS do
     -- XX: what was cleaned up meanwhile stays so. LT: what has failed already stays when it was.
     changed = changed + call('ZADD', KEYS[i], 'XX', 'LT', 'CH', failed, tokens)
@@ -43,9 +49,6 @@ if plain then
 end
 
 -- include counters.lua
-
-local members = {}
-for first = 1, #tokens, 16 do members[#members + 1] = string.sub(tokens, first, first + 15) end
 
 for i, key in ipairs(KEYS) do
   local did, a = nil, i * 7 - 2

@@ -55,8 +55,15 @@ if ! find_browser; then
 fi
 say "browser: $("${CHROMEDRIVER:-chromedriver}" --version)"
 
+# And one check counts instructions.
+if ! command -v valgrind >/dev/null; then
+  install valgrind || true
+  command -v valgrind >/dev/null || give_up "valgrind is missing and could not be installed: install it, and run this again"
+fi
+
 say "formatting"
 cargo fmt --check
+cargo fmt --check --manifest-path benches/Cargo.toml
 
 say "clippy, with no feature, each, and each two of them"
 features=(memory redis tls serde axum tonic tracing)
@@ -76,3 +83,10 @@ done
 
 say "tests"
 cargo test --locked --all-features
+
+if [ "$(uname -sm)" = "Linux x86_64" ]; then
+  say "instructions that a login takes, against benches/instructions.txt"
+  cargo run --quiet --locked --release --manifest-path benches/Cargo.toml --no-default-features --bin instructions
+else
+  say "instructions are NOT counted here: those of benches/instructions.txt are of Linux on x86_64"
+fi

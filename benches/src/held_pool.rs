@@ -13,7 +13,7 @@ use bb8_redis::{RedisConnectionManager, bb8::Pool};
 use redis::{Cmd, FromRedisValue};
 use tokio::runtime::Runtime;
 use tower_login_rate_limit::{
-    Address, KnownAddresses, LoginLimiter, Outcome, Policy, Token,
+    Address, KnownAddresses, Limit, LoginLimiter, Outcome, Policy, Token,
     algorithm::{Standing, State},
     store::{Key, RedisStore, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
 };
@@ -67,19 +67,17 @@ impl Store for HeldPool {
     fn reserve(&self, token: Token, _: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
         let command = self.reserve.command(&names(slots), token.as_bytes());
         let reply = self.send(command);
+        let limits = slots.iter().map(|slot| match slot.limit {
+            Limit::SlidingWindow(window) => window.limit(),
+            _ => unreachable!("the default policy has windows"),
+        });
+        let limits: Vec<_> = limits.collect();
         StoreFuture::later(async move {
-            // Usage, limit, token, reset, rate; and once more.
-            type Counter = (u32, u32, Option<Vec<u8>>, i64, u64);
-            let counters: Vec<Counter> = reply.await?;
-            let standing = |(usage, limit, token, ..): Counter| {
-                let state = if token.is_some() {
-                    State::Clear
-                } else {
-                    State::Busy
-                };
-                Standing::new(usage, limit, state)
-            };
-            Ok(counters.into_iter().map(standing).collect())
+            // Nobody is refused here, so the script says its token and what each counter holds.
+            let (_, address, pair): (Vec<u8>, u32, u32) = reply.await?;
+            let usages = [address, pair].into_iter().zip(limits);
+            let standing = |(usage, limit)| Standing::new(usage, limit, State::Clear);
+            Ok(usages.map(standing).collect())
         })
     }
 

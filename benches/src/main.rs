@@ -13,6 +13,7 @@ mod layer;
 mod login_server;
 mod memory;
 mod overheard;
+mod plot;
 mod redis_engine;
 mod redis_peers;
 mod redis_server;
@@ -21,6 +22,8 @@ mod rounds;
 mod server;
 mod tasks;
 mod wrk;
+
+use std::fs;
 
 use report::Report;
 
@@ -38,10 +41,19 @@ fn main() {
         ("growth", growth::measure),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
-    if arguments.next_if(|first| first == login_server::SERVE).is_some() {
+    if arguments
+        .next_if(|first| first == login_server::SERVE)
+        .is_some()
+    {
         return login_server::serve(arguments);
     }
     let chosen: Vec<_> = arguments.collect();
+    let is_known = |name: &String| sections.iter().any(|(known, _)| known == name);
+    if let Some(unknown) = chosen.iter().find(|name| !is_known(name)) {
+        let names = sections.map(|(name, _)| name).join(", ");
+        eprintln!("benches: there is no section {unknown}; there are {names}");
+        std::process::exit(2);
+    }
     let mut report = Report::default();
     for (name, measure) in sections {
         if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
@@ -49,4 +61,20 @@ fn main() {
         }
     }
     println!("{}", report.table());
+    if chosen.is_empty() {
+        publish(&report);
+    }
+}
+
+/// Puts what was measured where people read it, once everything was.
+fn publish(report: &Report) {
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
+    const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plots/benchmarks.svg");
+    const MEASURED: &str = "<!-- measured -->\n";
+    let page = fs::read_to_string(PAGE).expect("docs/benchmarks.md");
+    let (prose, _) = page
+        .split_once(MEASURED)
+        .expect("a place for what was measured");
+    fs::write(PAGE, [prose, MEASURED, &report.table()].concat()).expect("docs/benchmarks.md");
+    fs::write(PLOT, plot::svg(&report.bars())).expect("docs/plots/benchmarks.svg");
 }

@@ -29,8 +29,8 @@ use crate::{
     tasks::{Operation, operation},
 };
 
-/// Four connections that everybody shares; our store has two. Apart from that it is a client as ours, and
-/// nothing else: no deadline, no breaker, no strict look at what comes back.
+/// Two connections that everybody shares, as our store has, and nothing else: no deadline, no breaker, no
+/// strict look at what comes back.
 #[derive(Clone)]
 pub struct Shared {
     connections: Arc<[MultiplexedConnection]>,
@@ -41,7 +41,7 @@ impl Shared {
     pub async fn connect(server: &RedisServer) -> Self {
         let client = Client::open(server.url()).expect("a URL");
         let mut connections = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..2 {
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
             let connection = client.get_multiplexed_async_connection_with_config(&config);
             connections.push(connection.await.expect("a connection"));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::rounds::Ratio;
+use crate::{plot::Bar, rounds::Ratio};
 
 /// Rows of figures, in the order in which they were measured.
 #[derive(Default)]
@@ -66,6 +66,23 @@ impl Report {
         self.rows.push(row);
     }
 
+    /// How near the figures with a goal came to it.
+    pub fn bars(&self) -> Vec<Bar> {
+        let bar = |row: &Row| {
+            let (of_goal, goal) = match row.goal? {
+                Goal::AtMost(most) => (most / row.value(), row.goal_in_words()),
+                Goal::AtLeast(least) => (row.value() / least, row.goal_in_words()),
+            };
+            Some(Bar {
+                what: row.what.clone(),
+                seen: row.seen_in_words(),
+                goal,
+                of_goal: if of_goal.is_nan() { 1.0 } else { of_goal },
+            })
+        };
+        self.rows.iter().filter_map(bar).collect()
+    }
+
     /// The whole table, in Markdown.
     pub fn table(&self) -> String {
         let mut table = String::new();
@@ -87,24 +104,32 @@ impl Report {
 
 impl Row {
     fn line(&self) -> String {
-        let (seen, range) = match &self.seen {
-            Seen::Times(ratio) => (
-                format!("{} ×", short(ratio.median)),
-                format!("{} – {}", short(ratio.low), short(ratio.high)),
-            ),
-            Seen::Number(number, unit) => (format!("{} {unit}", short(*number)), String::new()),
-        };
-        let goal = match self.goal {
-            Some(Goal::AtMost(most)) => format!("≤ {}", short(most)),
-            Some(Goal::AtLeast(least)) => format!("≥ {}", short(least)),
-            None => String::new(),
+        let range = match &self.seen {
+            Seen::Times(ratio) => format!("{} – {}", short(ratio.low), short(ratio.high)),
+            Seen::Number(..) => String::new(),
         };
         let verdict = match self.is_reached() {
             Some(true) => "reached",
             Some(false) => "missed",
             None => "",
         };
+        let (seen, goal) = (self.seen_in_words(), self.goal_in_words());
         format!("| {} | {seen} | {range} | {goal} | {verdict} |", self.what)
+    }
+
+    fn seen_in_words(&self) -> String {
+        match &self.seen {
+            Seen::Times(ratio) => format!("{} ×", short(ratio.median)),
+            Seen::Number(number, unit) => format!("{} {unit}", short(*number)).trim().to_owned(),
+        }
+    }
+
+    fn goal_in_words(&self) -> String {
+        match self.goal {
+            Some(Goal::AtMost(most)) => format!("≤ {}", short(most)),
+            Some(Goal::AtLeast(least)) => format!("≥ {}", short(least)),
+            None => String::new(),
+        }
     }
 
     fn value(&self) -> f64 {
@@ -128,6 +153,7 @@ fn short(number: f64) -> String {
         n if n >= 1e4 => format!("{:.0} k", number / 1e3),
         n if n >= 100.0 || number.fract() == 0.0 => format!("{number:.0}"),
         n if n >= 10.0 => format!("{number:.1}"),
+        n if n < 0.01 => format!("{number:.4}"),
         _ => format!("{number:.2}"),
     }
 }

@@ -43,6 +43,14 @@ impl Rounds {
         Ratio::of(pairs.map(|(one, other)| one / other).collect())
     }
 
+    /// What one added to a third, divided by what another did.
+    pub fn added(&self, one: &str, other: &str, to: &str) -> Ratio {
+        let base = self.of(to).iter();
+        let rounds = self.of(one).iter().zip(self.of(other)).zip(base);
+        let ratio = |((one, other), base): ((&f64, &f64), &f64)| (one - base) / (other - base);
+        Ratio::of(rounds.map(ratio).collect())
+    }
+
     pub fn median(&self, name: &str) -> f64 {
         Ratio::of(self.of(name).to_vec()).median
     }

@@ -21,6 +21,7 @@ mod page;
 mod parallel;
 mod plots;
 mod policy;
+mod redis_commands;
 mod redis_memory;
 mod replies;
 mod resharding;

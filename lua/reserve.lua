@@ -20,7 +20,8 @@
 --   reset   milliseconds until the block lifts; -1: never; 0: not blocked. A counter that refuses
 --           without being blocked is busy: usage has reached the limit with attempts in flight.
 --   rate    usage in thousandths, where it has a fraction
--- Where all counters are windows and admit it, as most do, only the token and then each usage.
+-- Where all counters are windows that are not full, as most are, only the token and then each usage; of a
+-- counter that makes an exception, -1 less its usage.
 
 local call = redis.call
 local token, lease, counters = ARGV[1], ARGV[3], tonumber(ARGV[4])
@@ -32,10 +33,19 @@ end
 -- As text: a number would be written out anew for each command.
 local lease_ends = string.format('%.0f', now + lease)
 
+local exempt = {}
+for k = 1, #KEYS - counters do
+  local b, known = counters * 7 + k * 4, KEYS[counters + k]
+  local at = call('ZSCORE', known, ARGV[b + 2])
+  if at and at + ARGV[b + 3] > now then
+    exempt[tonumber(ARGV[b + 1])] = call('ZREVRANK', known, ARGV[b + 2]) < tonumber(ARGV[b + 4])
+  end
+end
+
 -- A window that holds fewer attempts than its limit, of whatever age, is neither blocked nor busy. So
 -- most attempts are decided here, with one command for each counter, before anything else is even
 -- defined.
-local plain, usage = token ~= '' and #KEYS == counters, { token }
+local plain, usage = token ~= '', { token }
 for i = 1, counters do
   local size = plain and ARGV[i * 7 - 2] == 'window' and call('ZCARD', KEYS[i])
   plain = size and size < tonumber(ARGV[i * 7 - 1])
@@ -46,16 +56,20 @@ end
 if plain then
   -- Adding comes first: a server whose memory is full refuses that, and nothing has been written yet.
   for i = 1, counters do
-    if call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0 then plain, usage[i + 1] = false, nil end
+    if not exempt[i] and call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0 then
+      plain, usage[i + 1] = false, nil
+    end
   end
   for i = 1, counters do
-    local key, a, size = KEYS[i], i * 7 - 2, usage[i + 1]
-    if size then
-      if size > 0 then
-        local window = tonumber(ARGV[a + 2])
-        local upto = window > 0 and math.max(now - window, 0) or 0
-        size = size - call('ZREMRANGEBYSCORE', key, '-inf', upto)
-      end
+    local key, a, size, upto = KEYS[i], i * 7 - 2, usage[i + 1], 0
+    if size and size > 0 then
+      local window = tonumber(ARGV[a + 2])
+      upto = window > 0 and math.max(now - window, 0) or 0
+    end
+    if exempt[i] then
+      usage[i + 1] = -1 - (size > 0 and call('ZCOUNT', key, string.format('(%.0f', upto), '+inf') or 0)
+    elseif size then
+      if size > 0 then size = size - call('ZREMRANGEBYSCORE', key, '-inf', upto) end
       usage[i + 1] = size + 1
       local keep = size + 1 >= tonumber(ARGV[a + 1]) and ARGV[a + 6] or ARGV[a + 5]
       if keep == '0' then
@@ -74,15 +88,6 @@ local reply = {}
 -- include counters.lua
 
 -- First every counter is asked.
-local exempt = {}
-for k = 1, #KEYS - counters do
-  local b, known = counters * 7 + k * 4, KEYS[counters + k]
-  local at = redis.call('ZSCORE', known, ARGV[b + 2])
-  if at and at + ARGV[b + 3] > now then
-    exempt[tonumber(ARGV[b + 1])] = redis.call('ZREVRANK', known, ARGV[b + 2]) < tonumber(ARGV[b + 4])
-  end
-end
-
 local admitted, held, judged = token ~= '', {}, {}
 for i = 1, counters do
   judged[i] = judge(KEYS[i], i * 7 - 2)

@@ -29,9 +29,8 @@ impl Fingerprint {
 
 const HASH_BITS: u32 = u128::BITS - SHARDS.ilog2();
 
-/// Makes fingerprints with secrets that are drawn anew in each process and never shown, so that nobody
-/// outside can look for two names with the same fingerprint: whoever can't see what comes out would have
-/// to guess, once in 2^100 tries.
+/// Makes fingerprints with secrets that are drawn anew in each process. Neither they nor the fingerprints
+/// are ever shown, so whoever wants two names with the same fingerprint can only guess.
 pub(super) struct Fingerprints {
     hashers: [RandomState; 2],
     /// Odd.

@@ -62,8 +62,16 @@ fn admitted(
         let (Value::Int(usage), limit) = (usage, window(i)?) else {
             return None;
         };
-        let usage = u32::try_from(*usage).ok()?;
-        ((1..=limit).contains(&usage)).then(|| Standing::new(usage, limit, State::Clear))
+        match u32::try_from(*usage) {
+            Ok(usage) => (1..=limit)
+                .contains(&usage)
+                .then(|| Standing::new(usage, limit, State::Clear)),
+            // This many, below -1.
+            Err(_) => {
+                let usage = u32::try_from(usage.checked_add(1)?.checked_neg()?).ok()?;
+                (usage < limit).then(|| Standing::new(usage, limit, State::Exempt))
+            }
+        }
     };
     let is_ours = token.is_some_and(|token| said == token.as_bytes());
     (is_ours.then(|| usages.iter().enumerate().map(standing).collect()))?
@@ -232,6 +240,11 @@ mod tests {
         assert_eq!(admitted[0], Standing::new(2, 25, State::Clear));
         assert_eq!(admitted[1], Standing::new(5, 5, State::Clear));
 
+        let exempt = standings(&short(&[7; 16], &[2, -1]), Some(TOKEN), 2, windows).unwrap();
+        assert_eq!(exempt[1], Standing::new(0, 5, State::Exempt));
+        let exempt = standings(&short(&[7; 16], &[-25, 1]), Some(TOKEN), 2, windows).unwrap();
+        assert_eq!(exempt[0], Standing::new(24, 25, State::Exempt));
+
         let is_none = |reply: &Value, token, counters, windows: fn(usize) -> Option<u32>| {
             let error = standings(reply, token, counters, windows).expect_err("no permission");
             assert_eq!(error.kind(), StoreErrorKind::Protocol);
@@ -243,7 +256,9 @@ mod tests {
             short(&[7; 16], &[2, 5, 1]),
             short(&[7; 16], &[0, 5]),
             short(&[7; 16], &[2, 6]),
-            short(&[7; 16], &[2, -1]),
+            short(&[7; 16], &[2, -6]),
+            short(&[7; 16], &[2, i64::MIN]),
+            short(&[7; 16], &[2, i64::MAX]),
             Value::Array(vec![Value::Int(2); 3]),
             Value::Array(vec![Value::BulkString(vec![7; 16]); 3]),
         ] {

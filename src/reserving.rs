@@ -13,7 +13,7 @@ use crate::{
     store::{Standings, StoreFuture},
 };
 
-/// An attempt that is being reserved: what [`LoginLimiter::reserve`] returns.
+/// An attempt that is being reserved: what [`LoginLimiter::reserve`](crate::LoginLimiter::reserve) returns.
 ///
 /// ```
 /// use tower_login_rate_limit::{LoginLimiter, Policy, Reserving, store::MemoryStore};

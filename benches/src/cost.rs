@@ -14,7 +14,7 @@ use crate::{
     report::{Goal, Report},
 };
 
-const SECTION: &str = "What a login costs Redis, default policy";
+const SECTION: &str = "What a login costs Redis";
 const LOGINS: u64 = 5_000;
 
 pub fn measure(report: &mut Report) {
@@ -22,12 +22,16 @@ pub fn measure(report: &mut Report) {
     let runtime = runtime.expect("a runtime");
     let server = RedisServer::start();
     let store = runtime.block_on(RedisStore::connect(server.url()));
+    let store = store.expect("a store");
     let cost = Cost {
-        limiter: LoginLimiter::new(Policy::default(), store.expect("a store")),
+        limiter: LoginLimiter::new(Policy::default(), store.clone()),
         runtime,
         server,
     };
-    cost.of_logins(report);
+    let strict = LoginLimiter::new(Policy::strict(), store);
+    cost.of_logins(report, &cost.limiter, "", Some(Goal::AtMost(1.0)));
+    cost.of_logins(report, &strict, ", strict policy", None);
+    cost.of_a_block(report);
     cost.of_keys(report);
 }
 
@@ -39,7 +43,13 @@ struct Cost {
 }
 
 impl Cost {
-    fn of_logins(&self, report: &mut Report) {
+    fn of_logins(
+        &self,
+        report: &mut Report,
+        limiter: &LoginLimiter,
+        policy: &str,
+        calls: Option<Goal>,
+    ) {
         for (what, outcome) in [
             ("failed", Outcome::Failure),
             ("successful", Outcome::Success),
@@ -53,36 +63,43 @@ impl Cost {
                 before = before
                     + self.during(async || {
                         for n in batch {
-                            let attempt = self.limiter.reserve((address(n), user(n))).await;
+                            let attempt = limiter.reserve((address(n), user(n))).await;
                             attempts.push(attempt.expect("nobody has been here before"));
                         }
                     });
                 after = after
                     + self.during(async || {
                         for attempt in attempts {
-                            let settled = self.limiter.settle(attempt, outcome).await;
+                            let settled = limiter.settle(attempt, outcome).await;
                             settled.expect("an answer");
                         }
                     });
             }
             let mut number = |of: &str, number: f64, unit, goal| {
                 let each = number / LOGINS as f64;
-                report.number(SECTION, format!("{what} login: {of}"), each, unit, goal);
+                report.number(
+                    SECTION,
+                    format!("{what} login{policy}: {of}"),
+                    each,
+                    unit,
+                    goal,
+                );
             };
-            let one = Some(Goal::AtMost(1.0));
             number(
                 "before the password is checked",
                 before.calls,
                 "script calls",
-                one,
+                calls,
             );
-            number("after that", after.calls, "script calls", one);
+            number("after that", after.calls, "script calls", calls);
             let both = before + after;
             number("time in Redis", both.micros, "µs", None);
             number("to Redis", both.bytes_in, "bytes", None);
             number("from Redis", both.bytes_out, "bytes", None);
         }
+    }
 
+    fn of_a_block(&self, report: &mut Report) {
         self.server.flush();
         let who: (IpAddr, _) = (address(0), user(0));
         self.runtime.block_on(self.fail(who.clone(), 5));

@@ -26,8 +26,8 @@ for i = 1, #KEYS do
 end
 if verb ~= 'fail' then
   for first = 1, #tokens, 16 do members[#members + 1] = string.sub(tokens, first, first + 15) end
-  -- Lua can pass on only so many arguments at once.
-  if plain and #members <= 1000 then
+  -- Lua can pass on only so many arguments at once, and ZREM wants one.
+  if plain and #members > 0 and #members <= 1000 then
     for i = 1, #KEYS do
       if call('ZREM', KEYS[i], unpack(members)) > 0 then changed = changed + 1 end
     end

@@ -300,3 +300,32 @@ async fn a_user_with_the_rights_of_the_documentation_can_do_everything() {
         node.flush();
     }
 }
+
+/// A password was reset, and nobody had guessed.
+#[tokio::test]
+async fn cleaning_up_where_nothing_failed_leaves_nothing_owed() {
+    let cluster = RedisCluster::start();
+    let store = cluster.store();
+    let limiter = LoginLimiter::new(Policy::strict(), store.clone());
+    // Makes it known that this is a cluster.
+    attempt(&limiter, ip(HOME), "somebody", Outcome::NotAnAttempt)
+        .await
+        .unwrap();
+    limiter.cleanup("nobody", [ip(HOME)]).await.unwrap();
+    limiter.unblock((ip(HOME), "nobody")).await.unwrap();
+    assert_eq!(store.status().owed, 0);
+    limiter.all_settled().await.unwrap();
+}
+
+/// The script takes it for nothing, too.
+#[tokio::test]
+async fn taking_back_no_attempt_is_no_error() {
+    let redis = RedisServer::start();
+    let script = include_str!("../../lua/settle.lua");
+    let counters = include_str!("../../lua/counters.lua");
+    let script = script.replace("-- include counters.lua", counters);
+    let window = "1 window 5 86400000 86400000 0 86400000 86400000 0 channel";
+    let mut command = vec!["EVAL", &script, "1", "counter", "", "", "cancel"];
+    command.extend(window.split(' '));
+    assert_eq!(redis.command::<u64>(&command), 0);
+}

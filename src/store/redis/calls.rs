@@ -310,6 +310,9 @@ impl RedisStore {
             let left = self.clean_up_together(token, counters, mains, age, deadline);
             tokens.extend(left.await.map_err(|failure| failure.error)?);
         }
+        if tokens.is_empty() {
+            return Ok(()); // nothing had failed, so there is nothing to take back
+        }
         let mains = groups.iter().filter(|group| mains_in(group) > 0).count();
         for group in &groups {
             // What left the only one with main counters has left it altogether.

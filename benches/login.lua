@@ -14,7 +14,8 @@ end
 function request()
   if fixed then return wrk.format("POST", "/login", fixed) end
   next = next + 1
-  local address = string.format("10.%d.%d.%d", next / 65536 % 256, next / 256 % 256, next % 256)
+  local address = string.format("%d.%d.%d.%d", 11 + next / 16777216 % 200, next / 65536 % 256,
+    next / 256 % 256, next % 256)
   return wrk.format("POST", "/login", { ["x-forwarded-for"] = address, ["x-user"] = "user" .. next })
 end
 

@@ -322,6 +322,8 @@ where
                     let (outcome, response) = handled.outcome(response);
                     let mut settling = handled.unsettled.settle(outcome);
                     if Pin::new(&mut settling).poll(cx).is_ready() {
+                        // The handler's future is done with, and so is this one.
+                        state.set(State::Denied { response: None });
                         return Poll::Ready(
                             response.map(|response| response.map(ResponseBody::inner)),
                         );

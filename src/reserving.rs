@@ -121,7 +121,6 @@ impl Drop for Reserving {
             limiter.settle(attempt, Outcome::NotAnAttempt)
         };
         match &mut self.0 {
-            State::Decided(None) | State::Decided(Some(Err(_))) => {}
             State::Decided(reserved) => {
                 if let Some(Ok(attempt)) = reserved.take() {
                     drop(take_back(attempt));

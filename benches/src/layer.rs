@@ -63,7 +63,7 @@ async fn nothing(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
 }
 
-/// Nanoseconds that a request takes in this service; what it answers is checked once.
+/// Nanoseconds that a request takes in this service.
 fn time<S, B>(runtime: &Runtime, mut service: S, from: From) -> f64
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
@@ -204,6 +204,14 @@ pub fn measure(report: &mut Report) {
         Some(Goal::AtMost(2.0)),
     );
     let peer = allocations(runtime, roomy.layer(service_fn(nothing)), From::OneAddress) - none;
+    let refused = allocations(runtime, ours.layer(service_fn(nothing)), From::Blocked) - none;
+    report.number(
+        SECTION,
+        "allocations, refused, with its answer",
+        refused,
+        "",
+        None,
+    );
     report.number(
         SECTION,
         "allocations, passed: tower_governor",

@@ -52,7 +52,9 @@ impl Bench {
             .enable_all()
             .build()
             .expect("a runtime");
-        let connected = runtime.block_on(RedisStore::connect(server.url()));
+        // Room for all of them to be followed, since none of them is ever settled.
+        let store = RedisStore::builder().fallback_capacity(20_000_000);
+        let connected = runtime.block_on(store.connect(server.url()));
         let store = connected.expect("a store");
         let limiter = LoginLimiter::new(Policy::default(), store.clone());
         let ours = ours(limiter);

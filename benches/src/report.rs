@@ -141,7 +141,8 @@ impl Row {
 
     fn is_reached(&self) -> Option<bool> {
         Some(match self.goal? {
-            Goal::AtMost(most) => self.value() <= most,
+            // What noise has turned into less than nothing is not reached.
+            Goal::AtMost(most) => (0.0..=most).contains(&self.value()),
             Goal::AtLeast(least) => self.value() >= least,
         })
     }

@@ -161,7 +161,7 @@ impl Rule {
         let limit = limit
             .try_into()
             .map_err(|error| PolicyError::from(error).within(&name))?;
-        Ok(Self::of(&name, parts, limit))
+        Ok(Self::of(name, parts, limit))
     }
 
     /// What a rule with one of the names above counts by.
@@ -174,8 +174,8 @@ impl Rule {
         }
     }
 
-    /// A rule of the default policy; its numbers are known to be good.
-    pub(super) fn of(name: &str, parts: impl Into<Vec<Part>>, limit: Limit) -> Self {
+    /// A rule whose name and parts are known to be good.
+    pub(super) fn of(name: impl Into<Arc<str>>, parts: impl Into<Vec<Part>>, limit: Limit) -> Self {
         let parts = parts.into();
         Self {
             name: name.into(),

@@ -3,9 +3,9 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule,
+    Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule, Token,
     clock::{Clock, ManualClock},
-    store::{MemoryStore, Store, StoreErrorKind},
+    store::{Key, MemoryStore, Slot, Store, StoreErrorKind},
 };
 
 use crate::support::{DAY, START, attempt, fail, ip};
@@ -197,4 +197,26 @@ fn attempts_under_two_locks_do_not_wait_for_each_other() {
             });
         }
     });
+}
+
+/// A block for ever that a new policy gives an end no longer takes room for ever.
+#[tokio::test]
+async fn a_block_that_was_given_an_end_makes_room_after_it() {
+    let clock = Arc::new(ManualClock::at(START));
+    let store = MemoryStore::with_capacity(1).with_clock(Arc::clone(&clock));
+    let limit = |block| {
+        let limit = Limit::attempts(1).within(Period::seconds(60));
+        limit.blocked_for(block).build().unwrap()
+    };
+    let (for_ever, a_minute) = (limit(Period::Forever), limit(Period::seconds(60)));
+    let key = |name: &'static str| Key::of_subject("test", name.as_bytes());
+    let reserve =
+        |name, limit| store.reserve(Token::new(), Duration::ZERO, &[Slot::new(key(name), limit)]);
+
+    assert!(reserve("one", &for_ever).await.unwrap().admitted());
+    assert!(!reserve("one", &for_ever).await.unwrap().admitted());
+    assert!(reserve("another", &a_minute).await.is_err());
+    assert!(!reserve("one", &a_minute).await.unwrap().admitted());
+    clock.advance(Duration::from_secs(120));
+    assert!(reserve("another", &a_minute).await.unwrap().admitted());
 }

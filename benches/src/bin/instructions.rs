@@ -109,6 +109,11 @@ fn check() -> ExitCode {
         };
         let ratio = count as f64 / before;
         println!("{name}: {count} instructions, {ratio:.2} of {before}");
+        if ratio < 1.0 / MOST {
+            code = fail(&format!(
+                "{name} got better: run this with --write, so that it stays so"
+            ));
+        }
         if ratio > MOST {
             code = fail(&format!(
                 "{name} takes {count} instructions, more than {MOST} times the {before} of {FILE}. \

@@ -56,12 +56,13 @@ impl Fingerprints {
             None => (0, 0, 0),
         };
         let hash = |hasher: &RandomState| {
-            // The lengths of what follows are part of what is hashed: no two keys give the same.
+            // Each behind its length, so that no two keys are hashed alike.
             let mut hasher = hasher.build_hasher();
             hasher.write_u128(address);
             hasher.write_u16(u16::from_le_bytes([family, prefix]));
             hasher.write_usize(key.kind.len());
             hasher.write(key.kind.as_bytes());
+            hasher.write_usize(key.subject.len());
             hasher.write(&key.subject);
             u128::from(hasher.finish())
         };

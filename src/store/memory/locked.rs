@@ -278,19 +278,23 @@ impl Locked<'_> {
     fn position(&self, key: Fingerprint) -> usize {
         let i = key.shard();
         let position = self.shards.iter().position(|(shard, _)| *shard == i);
+        debug_assert!(position.is_some(), "a shard that is not held");
         position.unwrap_or_default()
     }
 }
 
-/// Whether a counter that refuses is sure to be kept until its block is over. Of one that has attempts in
-/// flight, and of blocks that grow, more has to be known.
+/// Whether a counter that is blocked will be kept until that is over, and not for ever if it ends. Where
+/// blocks grow, more has to be known.
 fn is_kept(standing: &Standing, limit: &Limit, expires: Millis, now: Millis) -> bool {
-    let lifts = match standing.state {
-        State::Blocked { lifts } => lifts.as_duration().map(to_millis),
-        _ => return false,
+    let State::Blocked { lifts } = standing.state else {
+        return false;
     };
     let grows = limit.block().is_some_and(|block| block.lengths().len() > 1);
-    !grows && expires >= lifts.map_or(Millis::MAX, |lifts| now.saturating_add(lifts))
+    let long_enough = match lifts.as_duration().map(to_millis) {
+        Some(lifts) => expires != Millis::MAX && expires >= now.saturating_add(lifts),
+        None => expires == Millis::MAX,
+    };
+    !grows && long_enough
 }
 
 fn expires(counter: &Counter, limit: &Limit, now: Millis) -> Millis {

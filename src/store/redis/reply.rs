@@ -47,7 +47,6 @@ pub(super) fn standings(
     }
 }
 
-/// How many values there are for each counter.
 /// The short reply, of windows that admitted the attempt. `window` is how many attempts each holds, if it
 /// is one.
 fn admitted(
@@ -77,6 +76,7 @@ fn admitted(
     (is_ours.then(|| usages.iter().enumerate().map(standing).collect()))?
 }
 
+/// How many values there are for each counter.
 const VALUES: usize = 5;
 
 /// How one counter stands, and whether the attempt is in it.

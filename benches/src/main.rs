@@ -69,12 +69,12 @@ fn main() {
 /// Puts what was measured where people read it, once everything was.
 fn publish(report: &Report) {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.md");
-    const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plots/benchmarks.svg");
+    const PLOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/benchmarks.svg");
     const MEASURED: &str = "<!-- measured -->\n";
     let page = fs::read_to_string(PAGE).expect("docs/benchmarks.md");
     let (prose, _) = page
         .split_once(MEASURED)
         .expect("a place for what was measured");
     fs::write(PAGE, [prose, MEASURED, &report.table()].concat()).expect("docs/benchmarks.md");
-    fs::write(PLOT, plot::svg(&report.bars())).expect("docs/plots/benchmarks.svg");
+    fs::write(PLOT, plot::svg(&report.bars())).expect("docs/benchmarks.svg");
 }

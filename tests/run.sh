@@ -4,28 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n== %s\n' "$*"; }
-give_up() { printf 'tests/run.sh: %s\n' "$*" >&2; exit 1; }
-
-as_root() {
-  if [ "$(id -u)" = 0 ]; then "$@"
-  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo -n "$@"
-  else return 1
-  fi
-}
-
-# install WHAT: by the system's package manager, if there is one and it may be used.
-install() {
-  say "installing $1"
-  if command -v apt-get >/dev/null; then
-    as_root apt-get update -qq &&
-      as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1"
-  elif command -v dnf >/dev/null; then as_root dnf install -y -q "$1"
-  elif command -v apk >/dev/null; then as_root apk add --quiet "$1"
-  elif command -v brew >/dev/null; then brew install --quiet "$1"
-  else return 1
-  fi
-}
+source tests/tools.sh
 
 find_redis() {
   REDIS_SERVER=${REDIS_SERVER:-$(command -v redis-server || command -v valkey-server || true)}
@@ -48,18 +27,11 @@ export REDIS_SERVER
 say "redis: $REDIS_SERVER $version"
 
 # One test opens the demo's page in a browser.
-find_browser() { command -v "${CHROMEDRIVER:-chromedriver}" >/dev/null; }
-if ! find_browser; then
-  install chromium-driver || install chromium-chromedriver || install chromedriver || true
-  find_browser || give_up "chromedriver is missing and could not be installed: install Chromium and its driver, and run this again"
-fi
+need "${CHROMEDRIVER:-chromedriver}" chromium-driver chromium-chromedriver chromedriver
 say "browser: $("${CHROMEDRIVER:-chromedriver}" --version)"
 
 # And one check counts instructions.
-if ! command -v valgrind >/dev/null; then
-  install valgrind || true
-  command -v valgrind >/dev/null || give_up "valgrind is missing and could not be installed: install it, and run this again"
-fi
+need valgrind valgrind
 
 say "formatting"
 cargo fmt --check

@@ -1,10 +1,15 @@
 //! Where the time comes from.
 
+#[cfg(not(target_os = "linux"))]
+use std::time::Instant;
 use std::{
     fmt::Debug,
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+#[cfg(target_os = "linux")]
+use coarsetime::Instant;
 
 use crate::algorithm::Millis;
 
@@ -40,6 +45,9 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 
 /// Time since the clock was made; setting the machine's clock does not touch it.
 ///
+/// On Linux it is that of the kernel's last tick, so some 4 milliseconds may be missing: reading it exactly
+/// would take as long as a tenth of a whole login.
+///
 /// ```
 /// use tower_login_rate_limit::clock::{Clock, MonotonicClock};
 ///
@@ -63,6 +71,14 @@ impl MonotonicClock {
 }
 
 impl Clock for MonotonicClock {
+    #[cfg(target_os = "linux")]
+    fn now(&self) -> Millis {
+        // Otherwise all threads would write to one place.
+        let now = Instant::now_without_cache_update();
+        now.duration_since(self.start).as_millis()
+    }
+
+    #[cfg(not(target_os = "linux"))]
     fn now(&self) -> Millis {
         to_millis(self.start.elapsed())
     }
@@ -135,5 +151,6 @@ impl Clock for ManualClock {
 
 /// Whole milliseconds; a duration too long for them is as good as the longest.
 pub(crate) fn to_millis(duration: Duration) -> Millis {
-    duration.as_millis().try_into().unwrap_or(Millis::MAX)
+    let seconds = duration.as_secs().saturating_mul(1000);
+    seconds.saturating_add(u64::from(duration.subsec_millis()))
 }

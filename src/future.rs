@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::{
-    Answer, Attempt, Caller, Classify, LoginAttempt, Outcome, Report, ReserveError, Reserving,
+    Answer, Attempt, Caller, Classify, LoginAttempt, Outcome, Report, ReserveError,
     body::{Extent, ResponseBody},
     classify::FailureUnlessSaid,
     events,
@@ -22,6 +22,7 @@ use crate::{
     rate_limit_fields::RateLimitFields,
     reading::Reading,
     refusal::Denial,
+    reserving::Deciding,
     settling::{Settling, Unsettled},
 };
 
@@ -65,7 +66,7 @@ pin_project! {
         /// Its user is being asked for.
         Identifying { user: Answer<Extracted>, caller: Option<Caller<'static>>, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
         /// Its attempt is being reserved.
-        Reserving { reserving: Reserving, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
+        Reserving { deciding: Deciding, guarded: Option<Guarded<S>>, request: Option<Request<M::Body>> },
         /// Its handler is at work.
         Running { #[pin] response: S::Future, handled: Option<Handled> },
         /// Its outcome is being written.
@@ -168,8 +169,8 @@ impl<S> Guarded<S> {
         }
         match self.config.limiter.reserve(caller).at_once() {
             Ok(reserved) => self.reserved(reserved, request),
-            Err(reserving) => State::Reserving {
-                reserving,
+            Err(deciding) => State::Reserving {
+                deciding,
                 guarded: Some(self),
                 request: Some(request),
             },
@@ -303,12 +304,12 @@ where
                     guarded.reserve(caller, user, request)
                 }
                 StateProjection::Reserving {
-                    reserving,
+                    deciding,
                     guarded,
                     request,
                 } => {
                     let reserved: Result<Attempt, ReserveError> =
-                        ready!(Pin::new(reserving).poll(cx));
+                        ready!(Pin::new(deciding).poll(cx));
                     let (Some(guarded), Some(request)) = (guarded.take(), request.take()) else {
                         done()
                     };

@@ -97,30 +97,40 @@ impl From<Duration> for Period {
     }
 }
 
-/// In words and without loss, to the millisecond: `7 days`, `1 hour 30 minutes`, `forever`.
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Period {
+    /// Writes what [`Display`](fmt::Display) does, without the machinery of formatting: every refusal says
+    /// when it lifts.
+    pub(crate) fn write_words(self, words: &mut impl fmt::Write) -> fmt::Result {
         let Self::Of(duration) = self else {
-            return f.write_str("forever");
+            return words.write_str("forever");
         };
         let seconds = duration.as_secs();
         let parts = [
-            (seconds / DAY, "day"),
-            (seconds % DAY / HOUR, "hour"),
-            (seconds % HOUR / MINUTE, "minute"),
-            (seconds % MINUTE, "second"),
-            (u64::from(duration.subsec_millis()), "millisecond"),
+            (seconds / DAY, " day"),
+            (seconds % DAY / HOUR, " hour"),
+            (seconds % HOUR / MINUTE, " minute"),
+            (seconds % MINUTE, " second"),
+            (u64::from(duration.subsec_millis()), " millisecond"),
         ];
         let mut between = "";
         for (n, unit) in parts.into_iter().filter(|(n, _)| *n > 0) {
             let plural = if n == 1 { "" } else { "s" };
-            write!(f, "{between}{n} {unit}{plural}")?;
+            for part in [between, itoa::Buffer::new().format(n), unit, plural] {
+                words.write_str(part)?;
+            }
             between = " ";
         }
-        if between.is_empty() {
-            f.write_str("0 seconds")?;
+        match between {
+            "" => words.write_str("0 seconds"),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+}
+
+/// In words and without loss, to the millisecond: `7 days`, `1 hour 30 minutes`, `forever`.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_words(f)
     }
 }
 

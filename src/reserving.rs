@@ -37,16 +37,7 @@ enum State {
     /// The store has decided. Nothing is left once that was said.
     Decided(Option<Result<Attempt, ReserveError>>),
     /// The store takes time.
-    Deciding(Box<Deciding>),
-}
-
-#[derive(Debug)]
-struct Deciding {
-    /// Until that is done.
-    attempt: Option<Attempt>,
-    standings: StoreFuture<Standings>,
-    /// The store has been asked.
-    is_begun: bool,
+    Deciding(Deciding),
 }
 
 impl Reserving {
@@ -55,25 +46,28 @@ impl Reserving {
         Self(State::Decided(Some(reserved)))
     }
 
+    /// An attempt that does not know yet how counters stand.
+    pub(crate) fn later(attempt: Attempt, standings: StoreFuture<Standings>) -> Self {
+        Self(State::Deciding(Deciding(Box::new(Asked {
+            attempt: Some(attempt),
+            standings,
+            is_begun: false,
+        }))))
+    }
+
     /// What was decided, if it is decided already.
-    #[allow(clippy::result_large_err)] // it is no error, and goes nowhere
-    pub(crate) fn at_once(mut self) -> Result<Result<Attempt, ReserveError>, Self> {
+    #[inline]
+    pub(crate) fn at_once(mut self) -> Result<Result<Attempt, ReserveError>, Deciding> {
         match &mut self.0 {
             State::Decided(reserved) => match reserved.take() {
                 Some(reserved) => Ok(reserved),
                 None => done(),
             },
-            State::Deciding(_) => Err(self),
+            State::Deciding(_) => match mem::replace(&mut self.0, State::Decided(None)) {
+                State::Deciding(deciding) => Err(deciding),
+                State::Decided(_) => done(),
+            },
         }
-    }
-
-    /// An attempt that does not know yet how counters stand.
-    pub(crate) fn later(attempt: Attempt, standings: StoreFuture<Standings>) -> Self {
-        Self(State::Deciding(Box::new(Deciding {
-            attempt: Some(attempt),
-            standings,
-            is_begun: false,
-        })))
     }
 }
 
@@ -87,16 +81,79 @@ impl Future for Reserving {
                 Some(reserved) => Poll::Ready(reserved),
                 None => done(),
             },
-            State::Deciding(deciding) => {
-                deciding.is_begun = true;
-                let standings = ready!(Pin::new(&mut deciding.standings).poll(cx));
-                let Some(attempt) = deciding.attempt.take() else {
-                    done()
-                };
-                Poll::Ready(decided(attempt, standings?))
-            }
+            State::Deciding(deciding) => Pin::new(deciding).poll(cx),
         }
     }
+}
+
+/// Nobody will check a password.
+impl Drop for Reserving {
+    #[inline]
+    fn drop(&mut self) {
+        // Looked at before it is taken: an attempt is large.
+        if let State::Decided(reserved @ Some(Ok(_))) = &mut self.0
+            && let Some(Ok(attempt)) = reserved.take()
+        {
+            drop(take_back(attempt));
+        }
+    }
+}
+
+/// An attempt that the store takes time to decide on.
+#[derive(Debug)]
+pub(crate) struct Deciding(Box<Asked>);
+
+#[derive(Debug)]
+struct Asked {
+    /// Until that is done.
+    attempt: Option<Attempt>,
+    standings: StoreFuture<Standings>,
+    /// The store has been asked.
+    is_begun: bool,
+}
+
+impl Future for Deciding {
+    type Output = Result<Attempt, ReserveError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.is_begun = true;
+        let standings = ready!(Pin::new(&mut self.0.standings).poll(cx));
+        let Some(attempt) = self.0.attempt.take() else {
+            done()
+        };
+        Poll::Ready(decided(attempt, standings?))
+    }
+}
+
+/// As with [`Reserving`].
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        // Without a runtime nothing more can be done, and the lease makes it a failure.
+        let (Some(attempt), true, Ok(runtime)) = (
+            self.0.attempt.take(),
+            self.0.is_begun,
+            Handle::try_current(),
+        ) else {
+            return;
+        };
+        let nothing = StoreFuture::now(Ok(Standings::default()));
+        let standings = mem::replace(&mut self.0.standings, nothing);
+        let under_way = attempt.report.limiter.begin();
+        runtime.spawn(async move {
+            if let Ok(standings) = standings.await
+                && let Ok(attempt) = decided(attempt, standings)
+                && let Err(error) = take_back(attempt).await
+            {
+                events::not_settled(&error);
+            }
+            drop(under_way);
+        });
+    }
+}
+
+fn take_back(attempt: Attempt) -> StoreFuture<()> {
+    let limiter = attempt.report.limiter.clone();
+    limiter.settle(attempt, Outcome::NotAnAttempt)
 }
 
 /// The attempt, if all counters admit it.
@@ -111,43 +168,4 @@ fn decided(mut attempt: Attempt, standings: Standings) -> Result<Attempt, Reserv
 /// As with any future, it is nobody's business to poll one that is done.
 fn done() -> ! {
     panic!("an attempt was polled after it had been reserved")
-}
-
-/// Nobody will check a password.
-impl Drop for Reserving {
-    fn drop(&mut self) {
-        let take_back = |attempt: Attempt| {
-            let limiter = attempt.report.limiter.clone();
-            limiter.settle(attempt, Outcome::NotAnAttempt)
-        };
-        match &mut self.0 {
-            State::Decided(reserved) => {
-                if let Some(Ok(attempt)) = reserved.take() {
-                    drop(take_back(attempt));
-                }
-            }
-            State::Deciding(deciding) => {
-                // Without a runtime nothing more can be done, and the lease makes it a failure.
-                let (Some(attempt), true, Ok(runtime)) = (
-                    deciding.attempt.take(),
-                    deciding.is_begun,
-                    Handle::try_current(),
-                ) else {
-                    return;
-                };
-                let nothing = StoreFuture::now(Ok(Standings::default()));
-                let standings = mem::replace(&mut deciding.standings, nothing);
-                let under_way = attempt.report.limiter.begin();
-                runtime.spawn(async move {
-                    if let Ok(standings) = standings.await
-                        && let Ok(attempt) = decided(attempt, standings)
-                        && let Err(error) = take_back(attempt).await
-                    {
-                        events::not_settled(&error);
-                    }
-                    drop(under_way);
-                });
-            }
-        }
-    }
 }

@@ -34,6 +34,10 @@ impl Attempts {
         }
     }
 
+    pub(super) fn all(&self) -> &[Entry] {
+        &self.0
+    }
+
     /// How many there are, failed and in flight.
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -101,6 +105,9 @@ impl Attempts {
     }
 
     pub(super) fn drop_oldest(&mut self, attempts: usize) {
+        if attempts == 0 {
+            return;
+        }
         self.0.drain(..attempts);
         if self.0.capacity() > 64 && self.0.len() < self.0.capacity() / 4 {
             self.0.shrink_to_fit();

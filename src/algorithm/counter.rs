@@ -1,7 +1,7 @@
 //! A counter: what is kept of the attempts that count together, whatever the algorithm.
 
 use super::{
-    Block, Limit, Millis, Standing, State,
+    Limit, Millis, SlidingWindow, Standing, State,
     adding_up::{self, Added},
     attempts::Attempts,
     block::LastBlock,
@@ -75,7 +75,27 @@ impl<P> Judgement<P> {
 impl Counter {
     /// How the counter stands at `now`.
     pub fn standing(&self, limit: &Limit, now: Millis) -> Standing {
-        self.judge(limit, now).standing
+        match self.as_sparse(limit) {
+            Some(window) => {
+                let usage = self.attempts.len() - window.left_behind(&self.attempts, now);
+                window.standing(usage, State::Clear)
+            }
+            None => self.judge(limit, now).standing,
+        }
+    }
+
+    /// The window, if this is one that holds fewer attempts than its limit and has no past. Of whatever
+    /// age they are, they are neither a block nor a crowd. Most counters are such, and need no closer look.
+    #[inline]
+    fn as_sparse<'l>(&self, limit: &'l Limit) -> Option<&'l SlidingWindow> {
+        match limit {
+            Limit::SlidingWindow(window)
+                if self.past.is_none() && self.attempts.len() < window.limit as usize =>
+            {
+                Some(window)
+            }
+            _ => None,
+        }
     }
 
     fn judge(&self, limit: &Limit, now: Millis) -> Judgement {
@@ -112,19 +132,32 @@ impl Counter {
     /// With a lease of 0 the attempt counts at once. A token that is here already changes nothing.
     /// The caller has seen that [`standing`](Self::standing) is [`State::Clear`].
     pub fn admit(&mut self, limit: &Limit, token: Token, lease: Millis, now: Millis) -> Standing {
+        if self.holds(token) {
+            return Standing {
+                state: State::Clear,
+                ..self.standing(limit, now)
+            };
+        }
+        let ends = now.saturating_add(lease);
+        if let Some(window) = self.as_sparse(limit) {
+            let obsolete = window.left_behind(&self.attempts, now);
+            self.attempts.drop_oldest(obsolete);
+            self.attempts.insert(ends, token);
+            return window.standing(self.attempts.len(), State::Clear);
+        }
         let judgement = self.judge(limit, now);
-        let mut standing = Standing {
+        self.attempts.drop_oldest(judgement.obsolete);
+        self.attempts.insert(ends, token);
+        self.past = judgement.past.map(Box::new);
+        let Standing {
+            usage, thousandths, ..
+        } = judgement.standing;
+        Standing {
+            usage: usage.saturating_add(1),
+            thousandths: thousandths.saturating_add(1000),
             state: State::Clear,
             ..judgement.standing
-        };
-        if !self.holds(token) {
-            self.attempts.drop_oldest(judgement.obsolete);
-            self.attempts.insert(now.saturating_add(lease), token);
-            self.past = judgement.past.map(Box::new);
-            standing.usage = standing.usage.saturating_add(1);
-            standing.thousandths = standing.thousandths.saturating_add(1000);
         }
-        standing
     }
 
     /// Turns an attempt in flight into a failure at `now`. One that has failed stays as it is, so
@@ -229,14 +262,11 @@ impl Counter {
             (newest, Some(_)) => newest.map_or(now, |newest| newest.max(now)),
             (None, None) => return Some(now),
         };
-        let block = limit.block();
         // A window that is not full is kept as long as what is in it counts.
-        if let Limit::SlidingWindow(window) = limit
-            && self.attempts.len() < window.limit as usize
-            && !block.is_some_and(Block::grows)
-        {
-            return Some(newest.saturating_add(limit.retention(None)?));
+        if let Some(window) = self.as_sparse(limit) {
+            return Some(newest.saturating_add(window.window?));
         }
+        let block = limit.block();
         let judgement = self.judge(limit, now);
         let may_come = judgement.standing.refuses().then_some(block).flatten();
         let retention = match may_come {

@@ -62,19 +62,6 @@ impl SlidingWindow {
     ) -> Judgement {
         let limit = self.limit as usize;
         let mut past = past.filter(|_| self.block.as_ref().is_some_and(Block::grows));
-        // Fewer attempts than the limit, of whatever age, are neither a block nor a crowd. Most attempts
-        // are decided here.
-        if attempts.len() < limit {
-            let obsolete = self.left_behind(attempts.failures(now), now);
-            let usage = attempts.len() - obsolete;
-            return Judgement {
-                standing: self.standing(usage, State::Clear),
-                obsolete,
-                folded: None,
-                past: past.map(Past::Window),
-                block: past,
-            };
-        }
         let failures = attempts.failures(now);
         let blocked = |usage: usize, lifts, block| Judgement {
             standing: self.standing(usage, State::Blocked { lifts }),
@@ -83,7 +70,7 @@ impl SlidingWindow {
             past: None,
             block,
         };
-        let mut obsolete = self.left_behind(failures, now);
+        let mut obsolete = self.left_behind(attempts, now);
 
         match (&self.block, failures.last()) {
             (_, None) => {}
@@ -96,7 +83,7 @@ impl SlidingWindow {
                 }
             }
             (Some(block), Some(last)) => {
-                let recent = failures.len() - self.left_behind(failures, last.at);
+                let recent = failures.len() - self.before(failures, last.at);
                 if recent >= limit {
                     let this = block.after(past, last.at);
                     if let Some(lifts) = block.left(this, now) {
@@ -119,8 +106,13 @@ impl SlidingWindow {
         }
     }
 
-    /// How many have left the window that ends at `end`; they are the first ones.
-    fn left_behind(&self, failures: &[Entry], end: Millis) -> usize {
+    /// How many attempts have left the window that ends now; they are the first ones.
+    pub(super) fn left_behind(&self, attempts: &Attempts, now: Millis) -> usize {
+        self.before(attempts.all(), now)
+    }
+
+    /// How many of these were before the window that ends at `end`.
+    fn before(&self, failures: &[Entry], end: Millis) -> usize {
         let (Some(window), Some(first)) = (self.window, failures.first()) else {
             return 0;
         };
@@ -130,7 +122,7 @@ impl SlidingWindow {
         }
     }
 
-    fn standing(&self, usage: usize, state: State) -> Standing {
+    pub(super) fn standing(&self, usage: usize, state: State) -> Standing {
         let usage = u32::try_from(usage).unwrap_or(u32::MAX);
         Standing::new(usage, self.limit, state)
     }

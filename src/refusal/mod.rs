@@ -128,10 +128,14 @@ impl Refusal {
 
     /// The same in words: `in 6 days 23 hours`, `forever`.
     pub fn lifts_in_words(&self) -> String {
-        match self.lifts().rounded_up() {
-            Period::Forever => "forever".to_owned(),
-            period => format!("in {period}"),
+        let mut words = String::with_capacity(32);
+        let lifts = self.lifts().rounded_up();
+        if lifts != Period::Forever {
+            words.push_str("in ");
         }
+        // Writing to a string can't fail.
+        let _ = lifts.write_words(&mut words);
+        words
     }
 }
 

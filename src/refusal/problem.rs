@@ -94,9 +94,9 @@ fn refused(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> S
         .text(r#","rate":"#)
         .number(thousandths / 1000)
         .text(".")
-        .digits(&[thousandths / 100]);
+        .number(thousandths / 100 % 10);
     if !thousandths.is_multiple_of(100) {
-        body.digits(&[thousandths / 10, thousandths]);
+        body.number(thousandths / 10 % 10).number(thousandths % 10);
     }
     body.text(r#","limit":"#)
         .number(refusal.limit().into())
@@ -123,17 +123,7 @@ impl Body {
     }
 
     fn number(&mut self, number: u64) -> &mut Self {
-        if number >= 10 {
-            self.number(number / 10);
-        }
-        self.digits(&[number])
-    }
-
-    /// The last digit of each.
-    fn digits(&mut self, numbers: &[u64]) -> &mut Self {
-        let digit = |number: &u64| char::from(b'0' + (number % 10) as u8);
-        self.0.extend(numbers.iter().map(digit));
-        self
+        self.text(itoa::Buffer::new().format(number))
     }
 }
 

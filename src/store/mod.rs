@@ -255,6 +255,11 @@ impl Standings {
         self.0.push(standing);
     }
 
+    #[cfg(feature = "memory")]
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     #[cfg(any(feature = "memory", feature = "redis"))]
     pub(crate) fn as_mut(&mut self) -> &mut [Standing] {
         &mut self.0

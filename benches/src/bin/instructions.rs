@@ -135,6 +135,9 @@ fn count(path: &str) -> Result<u64, String> {
             .output()
             .map_err(|error| format!("valgrind can't be run: {error}; install it"))?;
         let said = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(format!("{path} failed: {said}"));
+        }
         let collected = said
             .lines()
             .find_map(|line| line.split_once("Collected : "));

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     fingerprint::Fingerprint,
-    table::{Entry, Room, Table},
+    table::{Entry, Keep, Room, Table},
 };
 use crate::{
     Address, KnownAddresses, Limit, Token,
@@ -42,60 +42,78 @@ impl Shard {
     }
 }
 
-/// Shards by number, each once, held until dropped.
-pub(super) type Shards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 1]>;
+/// Where the counters of some slots are.
+pub(super) struct Keys {
+    pub(super) counters: SmallVec<[Fingerprint; 3]>,
+    /// Which slot makes an exception for addresses, and where those are.
+    pub(super) known: SmallVec<[(usize, Fingerprint); 1]>,
+}
+
+/// Shards that are held until dropped.
+pub(super) enum Shards<'a> {
+    /// As for nearly all calls.
+    One(MutexGuard<'a, Shard>),
+    /// By number, each once.
+    Many(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>),
+}
 
 /// The counters of some slots, held until dropped.
 pub(super) struct Locked<'a> {
-    pub(super) keys: SmallVec<[Fingerprint; 3]>,
-    /// Which slot makes an exception for addresses, and where those are.
-    pub(super) known: SmallVec<[(usize, Fingerprint); 1]>,
+    pub(super) keys: &'a Keys,
     pub(super) shards: Shards<'a>,
     pub(super) room: &'a Room,
     pub(super) now: Millis,
 }
 
 impl Locked<'_> {
-    /// Reserves in all slots or in none; `None` if there is no room for new counters.
+    /// Reserves in all slots or in none, and puts down how they stand. `None` if there is no room for new
+    /// counters.
+    #[inline]
     pub(super) fn reserve(
         &mut self,
         token: Token,
         lease: Millis,
         slots: &[Slot<'_>],
-    ) -> Option<Standings> {
-        let mut standings = Standings::default();
-        let (mut is_refused, mut is_new) = (false, false);
+        standings: &mut Standings,
+    ) -> Option<()> {
+        self.prepare();
+        let now = self.now;
+        let (mut is_refused, mut is_stale, mut new) = (false, false, 0);
         for (i, slot) in slots.iter().enumerate() {
-            let counter = self.counter(self.keys[i]);
+            let counter = self.counter(i);
             let standing = self.standing(i, slot, counter);
-            // An attempt that is here already is let through: its first reply may have been lost.
-            is_refused |=
-                standing.refuses() && !counter.is_some_and(|counter| counter.holds(token));
-            is_new |= counter.is_none();
+            if let Some(counter) = counter {
+                // An attempt that is here already is let through: its first reply may have been lost.
+                is_refused |= standing.refuses() && !counter.value.holds(token);
+                is_stale |= slot.limit.adds_up() || !is_kept(&standing, slot.limit, counter, now);
+            } else if standing.state != State::Exempt && !self.came_before(i) {
+                new += 1;
+            }
             standings.push(standing);
         }
         if is_refused {
-            self.keep_blocked(slots, &standings);
-            return Some(standings);
+            if is_stale {
+                self.refresh(slots, standings);
+            }
+            return Some(());
         }
 
-        if is_new {
-            self.make_room(&standings)?;
+        if !self.room.take(new) {
+            standings.clear();
+            return None;
         }
-        let now = self.now;
-        for (i, slot) in slots.iter().enumerate() {
-            let standing = &mut standings.as_mut()[i];
+        for (i, (slot, standing)) in slots.iter().zip(standings.as_mut()).enumerate() {
             if standing.state != State::Exempt {
                 let counter = self.counter_or_new(i);
                 *standing = counter.value.admit(slot.limit, token, lease, now);
                 counter.expires = expires(&counter.value, slot.limit, now);
             }
         }
-        Some(standings)
+        Some(())
     }
 
     /// Writes an attempt that was admitted elsewhere, where counters stood like this with it. If those
-    /// here knew of more, some of what was made `by` then no longer counts.
+    /// here knew of more, some of what was made `by` then no longer counts. `None` if there is no room.
     #[cfg(feature = "redis")]
     pub(super) fn follow(
         &mut self,
@@ -105,19 +123,23 @@ impl Locked<'_> {
         standings: &Standings,
         by: Option<Millis>,
     ) -> Option<()> {
-        self.make_room(standings)?;
+        self.prepare();
         let now = self.now;
-        for (i, (slot, there)) in slots.iter().zip(&**standings).enumerate() {
-            if there.state == State::Exempt {
-                continue;
-            }
+        let counts = |(i, _): &(usize, _)| standings[*i].state != State::Exempt;
+        let counting = slots.iter().enumerate().filter(counts);
+        let is_new = |(i, _): &(usize, _)| self.counter(*i).is_none() && !self.came_before(*i);
+        if !self.room.take(counting.clone().filter(is_new).count()) {
+            return None;
+        }
+        for (i, slot) in counting {
+            let there = standings[i].usage;
             let counter = self.counter_or_new(i);
             if let Some(by) = by
-                && counter.value.standing(slot.limit, now).usage >= there.usage
+                && counter.value.standing(slot.limit, now).usage >= there
             {
                 // Without what was admitted since.
                 let here = counter.value.failed_by(by).standing(slot.limit, now).usage;
-                let more = here.saturating_add(1).saturating_sub(there.usage);
+                let more = here.saturating_add(1).saturating_sub(there);
                 counter.value.forget_oldest(more as usize, by);
             }
             counter.value.admit(slot.limit, token, lease, now);
@@ -126,65 +148,50 @@ impl Locked<'_> {
         Some(())
     }
 
-    /// Makes room for those counters that are to be written to; `None` if there is none.
-    fn make_room(&mut self, standings: &Standings) -> Option<()> {
-        // Room first: while there is none, nothing has to be searched again and again.
-        let (now, room) = (self.now, self.room);
-        let new = self.new_counters(standings);
-        if new == 0 {
-            return Some(());
-        }
-        if !room.take(new) {
-            return None;
-        }
-        let mut dropped = false;
-        for (_, shard) in &mut self.shards {
-            dropped |= shard.counters.prepare(new, now, room);
-        }
-        if dropped {
-            // One of ours may have been dead, and its room was given back.
-            room.take_back(self.new_counters(standings) - new);
-        }
-        Some(())
-    }
-
-    /// How many of the counters that are to be written to are not there yet.
-    fn new_counters(&self, standings: &Standings) -> usize {
-        let counts = |i: usize| standings[i].state != State::Exempt;
-        let mut new = 0;
-        for (i, key) in self.keys.iter().enumerate() {
-            let came_before = || (0..i).any(|before| counts(before) && self.keys[before] == *key);
-            if counts(i) && self.counter(*key).is_none() && !came_before() {
-                new += 1;
+    /// Makes ready for new counters. Whatever is found after this stays until the locks are released.
+    #[inline]
+    fn prepare(&mut self) {
+        let (now, room, new) = (self.now, self.room, self.keys.counters.len());
+        match &mut self.shards {
+            Shards::One(shard) => shard.counters.prepare(new, now, room),
+            Shards::Many(shards) => {
+                for (_, shard) in shards {
+                    shard.counters.prepare(new, now, room);
+                }
             }
         }
-        new
+    }
+
+    /// Whether a slot asks for the same counter as one before it.
+    #[inline]
+    fn came_before(&self, i: usize) -> bool {
+        let keys = &self.keys.counters;
+        keys[..i].contains(&keys[i])
     }
 
     pub(super) fn check(&self, slots: &[Slot<'_>]) -> Standings {
-        let standing = |(i, slot)| self.standing(i, slot, self.counter(self.keys[i]));
+        let standing = |(i, slot)| self.standing(i, slot, self.counter(i));
         slots.iter().enumerate().map(standing).collect()
     }
 
     /// How the counter of a slot stands.
     #[inline]
-    fn standing(&self, i: usize, slot: &Slot<'_>, counter: Option<&Counter>) -> Standing {
+    fn standing(&self, i: usize, slot: &Slot<'_>, counter: Option<&Entry<Counter>>) -> Standing {
         let mut standing = match counter {
-            Some(counter) => counter.standing(slot.limit, self.now),
+            Some(counter) => counter.value.standing(slot.limit, self.now),
             None => Counter::default().standing(slot.limit, self.now),
         };
-        if self.is_exempt(i, slot) {
+        if slot.unless_known.is_some() && self.is_exempt(i, slot) {
             standing.state = State::Exempt;
         }
         standing
     }
 
-    #[inline]
     fn is_exempt(&self, i: usize, slot: &Slot<'_>) -> bool {
         let Some(exception) = &slot.unless_known else {
             return false;
         };
-        let known = self.known.iter().find(|(of, _)| *of == i);
+        let known = self.keys.known.iter().find(|(of, _)| *of == i);
         known.is_some_and(|(_, key)| {
             let mut addresses = self.shard(*key).known(*key, exception.keep, self.now);
             addresses.any(|address| address == exception.address)
@@ -195,24 +202,33 @@ impl Locked<'_> {
     pub(super) fn change<'s>(
         &mut self,
         slots: impl IntoIterator<Item = &'s Slot<'s>>,
-        mut change: impl FnMut(usize, &Limit, &mut Counter, Millis) -> bool,
+        change: impl FnMut(&Limit, &mut Counter, Millis) -> bool,
+    ) -> usize {
+        self.change_from(0, slots, change)
+    }
+
+    /// The same for these slots, the first of which is the nth of all.
+    fn change_from<'s>(
+        &mut self,
+        nth: usize,
+        slots: impl IntoIterator<Item = &'s Slot<'s>>,
+        mut change: impl FnMut(&Limit, &mut Counter, Millis) -> bool,
     ) -> usize {
         let (now, room) = (self.now, self.room);
         let mut changed = 0;
-        for (i, slot) in slots.into_iter().enumerate() {
-            let key = self.keys[i];
-            let counters = &mut self.shard_mut(key).counters;
-            let Some(counter) = counters.get_mut(key) else {
-                continue;
-            };
-            if change(i, slot.limit, &mut counter.value, now) {
-                changed += 1;
-                if counter.value.is_empty() {
-                    counters.remove(key, room);
-                } else {
-                    counter.expires = expires(&counter.value, slot.limit, now);
+        for (slot, key) in slots.into_iter().zip(&self.keys.counters[nth..]) {
+            let counters = &mut self.shard_mut(*key).counters;
+            let done = counters.change(*key, room, |counter| {
+                if !change(slot.limit, &mut counter.value, now) {
+                    return (0, Keep::Yes);
                 }
-            }
+                if counter.value.is_empty() {
+                    return (1, Keep::No);
+                }
+                counter.expires = expires(&counter.value, slot.limit, now);
+                (1, Keep::Yes)
+            });
+            changed += done.unwrap_or(0);
         }
         changed
     }
@@ -225,76 +241,92 @@ impl Locked<'_> {
         mains: usize,
     ) {
         let mut tokens: SmallVec<[_; 8]> = token.into_iter().collect();
-        self.change(slots.clone().take(mains), |_, _, counter, now| {
+        self.change(slots.clone().take(mains), |_, counter, now| {
             counter.clean_up_into(token, now, &mut tokens);
             true
         });
-        self.change(slots, |_, _, counter, _| counter.cancel_all(&tokens) > 0);
+        // What left the only main one has left it altogether.
+        let from = usize::from(mains == 1);
+        self.change_from(from, slots.skip(from), |_, counter, _| {
+            counter.cancel_all(&tokens) > 0
+        });
     }
 
-    /// A block may have become longer by a new policy since the counter was written last.
-    fn keep_blocked(&mut self, slots: &[Slot<'_>], standings: &Standings) {
+    /// Adds up what need not be kept one by one, and keeps what is blocked for as long as that lasts: it may
+    /// have become longer by a new policy since the counter was written last.
+    #[cold]
+    fn refresh(&mut self, slots: &[Slot<'_>], standings: &Standings) {
         let now = self.now;
         for (i, (slot, standing)) in slots.iter().zip(&**standings).enumerate() {
-            let key = self.keys[i];
-            if (standing.refuses() || slot.limit.adds_up())
-                && standing.state != State::Exempt
-                && let Some(counter) = self.shard_mut(key).counters.get_mut(key)
-            {
-                counter.value.fold(slot.limit, now);
-                if standing.refuses() && !is_kept(standing, slot.limit, counter.expires, now) {
-                    counter.expires = expires(&counter.value, slot.limit, now);
-                }
+            let (key, room) = (self.keys.counters[i], self.room);
+            if standing.state != State::Exempt {
+                self.shard_mut(key).counters.change(key, room, |counter| {
+                    counter.value.fold(slot.limit, now);
+                    if !is_kept(standing, slot.limit, counter, now) {
+                        counter.expires = expires(&counter.value, slot.limit, now);
+                    }
+                    ((), Keep::Yes)
+                });
             }
         }
     }
 
     #[inline]
-    fn counter(&self, key: Fingerprint) -> Option<&Counter> {
-        let counter = self.shard(key).counters.get(key);
-        counter.map(|counter| &counter.value)
+    fn counter(&self, i: usize) -> Option<&Entry<Counter>> {
+        let key = self.keys.counters[i];
+        self.shard(key).counters.get(key)
     }
 
     /// The counter of a slot, made if there is none. There is room for it.
     #[inline]
     fn counter_or_new(&mut self, i: usize) -> &mut Entry<Counter> {
-        let key = self.keys[i];
+        let key = self.keys.counters[i];
         self.shard_mut(key).counters.get_or_insert(key)
     }
 
     #[inline]
     fn shard(&self, key: Fingerprint) -> &Shard {
-        &self.shards[self.position(key)].1
+        match &self.shards {
+            Shards::One(shard) => shard,
+            Shards::Many(shards) => &shards[position(shards, key)].1,
+        }
     }
 
     #[inline]
     fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
-        let position = self.position(key);
-        &mut self.shards[position].1
-    }
-
-    /// Which of the shards that are held has this key.
-    #[inline]
-    fn position(&self, key: Fingerprint) -> usize {
-        let i = key.shard();
-        let position = self.shards.iter().position(|(shard, _)| *shard == i);
-        debug_assert!(position.is_some(), "a shard that is not held");
-        position.unwrap_or_default()
+        match &mut self.shards {
+            Shards::One(shard) => shard,
+            Shards::Many(shards) => {
+                let position = position(shards, key);
+                &mut shards[position].1
+            }
+        }
     }
 }
 
-/// Whether a counter that is blocked will be kept until that is over, and not for ever if it ends. Where
-/// blocks grow, more has to be known.
-fn is_kept(standing: &Standing, limit: &Limit, expires: Millis, now: Millis) -> bool {
-    let State::Blocked { lifts } = standing.state else {
-        return false;
+/// Which of the shards that are held has this key.
+fn position(shards: &[(usize, MutexGuard<'_, Shard>)], key: Fingerprint) -> usize {
+    let i = key.shard;
+    let position = shards.iter().position(|(shard, _)| *shard == i);
+    debug_assert!(position.is_some(), "a shard that is not held");
+    position.unwrap_or_default()
+}
+
+/// Whether a counter will be kept for as long as it refuses, and not for ever if that ends. Where blocks
+/// grow, more has to be known.
+fn is_kept(standing: &Standing, limit: &Limit, counter: &Entry<Counter>, now: Millis) -> bool {
+    let expires = counter.expires;
+    let lifts = match standing.state {
+        State::Exempt | State::Clear => return true,
+        State::Busy => return false,
+        State::Blocked { lifts } => lifts,
     };
-    let grows = limit.block().is_some_and(|block| block.lengths().len() > 1);
     let long_enough = match lifts.as_duration().map(to_millis) {
         Some(lifts) => expires != Millis::MAX && expires >= now.saturating_add(lifts),
         None => expires == Millis::MAX,
     };
-    !grows && long_enough
+    let grows = limit.block().is_some_and(|block| block.lengths().len() > 1);
+    long_enough && !grows
 }
 
 fn expires(counter: &Counter, limit: &Limit, now: Millis) -> Millis {

@@ -16,8 +16,8 @@ use std::{
 use smallvec::SmallVec;
 
 use self::{
-    fingerprint::{Fingerprint, Fingerprints},
-    locked::{Locked, SHARDS, Shard, Shards},
+    fingerprint::Fingerprints,
+    locked::{Keys, Locked, SHARDS, Shard, Shards},
     table::Room,
 };
 use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
@@ -110,43 +110,52 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Locks the counters of these slots. The time is read under the locks, so that time and
-    /// decisions have the same order.
     #[inline]
-    fn lock<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Locked<'_> {
-        let mut keys = SmallVec::new();
-        let mut known = SmallVec::new();
+    fn keys<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Keys {
+        let mut keys = Keys {
+            counters: SmallVec::new(),
+            known: SmallVec::new(),
+        };
         for slot in slots {
             if let Some(exception) = &slot.unless_known {
                 let addresses = slot.key.known_addresses(exception.kind);
-                known.push((keys.len(), self.fingerprints.of(&addresses)));
+                let place = (keys.counters.len(), self.fingerprints.of(&addresses));
+                keys.known.push(place);
             }
-            keys.push(self.fingerprints.of(&slot.key));
+            keys.counters.push(self.fingerprints.of(&slot.key));
         }
-        let shards = self.lock_shards(&keys, &known);
+        keys
+    }
+
+    /// Locks these counters. The time is read under the locks, so that time and decisions have the same
+    /// order.
+    #[inline]
+    fn lock<'a>(&'a self, keys: &'a Keys) -> Locked<'a> {
         Locked {
             keys,
-            known,
-            shards,
+            shards: self.lock_shards(keys),
             room: &self.room,
             now: self.clock.now(),
         }
     }
 
-    fn lock_shards(&self, keys: &[Fingerprint], known: &[(usize, Fingerprint)]) -> Shards<'_> {
-        let mut shards = Shards::new();
-        let first = keys.first().map_or(0, |key| key.shard());
-        if known.is_empty() && keys.iter().all(|key| key.shard() == first) {
-            shards.push((first, self.lock_shard(first)));
-            return shards;
+    #[inline]
+    fn lock_shards(&self, keys: &Keys) -> Shards<'_> {
+        let first = keys.counters.first().map_or(0, |key| key.shard);
+        match keys.known.is_empty() && keys.counters.iter().all(|key| key.shard == first) {
+            true => Shards::One(self.lock_shard(first)),
+            false => Shards::Many(self.lock_in_order(keys)),
         }
-        // Each once and in the same order everywhere, so that no two calls wait for each other.
-        let all = keys.iter().chain(known.iter().map(|(_, key)| key));
-        let mut order: SmallVec<[_; 6]> = all.map(|key| key.shard()).collect();
+    }
+
+    /// Each once and in the same order everywhere, so that no two calls wait for each other.
+    fn lock_in_order(&self, keys: &Keys) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
+        let all = (keys.counters.iter()).chain(keys.known.iter().map(|(_, key)| key));
+        let mut order: SmallVec<[_; 6]> = all.map(|key| key.shard).collect();
         order.sort_unstable();
         order.dedup();
-        shards.extend(order.into_iter().map(|i| (i, self.lock_shard(i))));
-        shards
+        let locked = order.into_iter().map(|i| (i, self.lock_shard(i)));
+        locked.collect()
     }
 
     fn lock_shard(&self, i: usize) -> MutexGuard<'_, Shard> {
@@ -166,23 +175,26 @@ impl MemoryStore {
         standings: &Standings,
         by: Option<Millis>,
     ) {
-        let lease = to_millis(lease);
+        let (lease, keys) = (to_millis(lease), self.keys(slots));
         // Without room it is not known here.
-        let _ = (self.lock(slots)).follow(token, lease, slots, standings, by);
+        let _ = (self.lock(&keys)).follow(token, lease, slots, standings, by);
     }
 
     /// Forgets the failures of a counter.
     #[cfg(feature = "redis")]
     pub(crate) fn forget(&self, key: &Key<'_>) {
+        use self::table::Keep;
+
         let key = self.fingerprints.of(key);
-        let mut shard = self.lock_shard(key.shard());
+        let mut shard = self.lock_shard(key.shard);
         let now = self.clock.now();
-        if let Some(counter) = shard.counters.get_mut(key) {
+        shard.counters.change(key, &self.room, |counter| {
             counter.value.clean_up(None, now);
-            if counter.value.is_empty() {
-                shard.counters.remove(key, &self.room);
+            match counter.value.is_empty() {
+                true => ((), Keep::No),
+                false => ((), Keep::Yes),
             }
-        }
+        });
     }
 
     fn remember_now(
@@ -193,7 +205,7 @@ impl MemoryStore {
     ) -> Result<(), StoreError> {
         let key = self.fingerprints.of(key);
         let remember = || {
-            let mut shard = self.lock_shard(key.shard());
+            let mut shard = self.lock_shard(key.shard);
             let now = self.clock.now();
             if shard.known.get(key).is_none() {
                 if !self.room.take(1) {
@@ -213,7 +225,7 @@ impl MemoryStore {
 
     fn known_now(&self, key: &Key<'_>, keep: KnownAddresses) -> Vec<Address> {
         let key = self.fingerprints.of(key);
-        let shard = self.lock_shard(key.shard());
+        let shard = self.lock_shard(key.shard);
         shard.known(key, keep, self.clock.now()).collect()
     }
 
@@ -253,22 +265,27 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        let lease = to_millis(lease);
-        StoreFuture::now(self.with_room(|| self.lock(slots).reserve(token, lease, slots)))
+        let (lease, keys) = (to_millis(lease), self.keys(slots));
+        let mut standings = Standings::default();
+        let reserve = || (self.lock(&keys)).reserve(token, lease, slots, &mut standings);
+        match self.with_room(reserve) {
+            Ok(()) => StoreFuture::now(Ok(standings)),
+            Err(error) => StoreFuture::now(Err(error)),
+        }
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        StoreFuture::now(Ok(self.lock(slots).check(slots)))
+        StoreFuture::now(Ok(self.lock(&self.keys(slots)).check(slots)))
     }
 
     fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let fail = |_, limit: &Limit, counter: &mut Counter, now| counter.fail(limit, token, now);
-        StoreFuture::now(Ok(self.lock(slots).change(slots, fail)))
+        let fail = |limit: &Limit, counter: &mut Counter, now| counter.fail(limit, token, now);
+        StoreFuture::now(Ok(self.lock(&self.keys(slots)).change(slots, fail)))
     }
 
     fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let cancel = |_, _: &Limit, counter: &mut Counter, _| counter.cancel(token);
-        StoreFuture::now(Ok(self.lock(slots).change(slots, cancel)))
+        let cancel = |_: &Limit, counter: &mut Counter, _| counter.cancel(token);
+        StoreFuture::now(Ok(self.lock(&self.keys(slots)).change(slots, cancel)))
     }
 
     fn cleanup(
@@ -278,7 +295,8 @@ impl Store for MemoryStore {
         others: &[Slot<'_>],
     ) -> StoreFuture<()> {
         let slots = mains.iter().chain(others);
-        self.lock(slots.clone()).clean_up(token, slots, mains.len());
+        let keys = self.keys(slots.clone());
+        self.lock(&keys).clean_up(token, slots, mains.len());
         StoreFuture::now(Ok(()))
     }
 
@@ -318,7 +336,7 @@ mod tests {
             let ip = std::net::Ipv6Addr::from_bits(bits).into();
             fingerprints
                 .of(&Key::of_address(Address::new(ip, 64), "test"))
-                .shard()
+                .shard
         };
         let mut crowds = Vec::new();
         for step in [1_u128 << 64, 1 << 72, 1 << 80, 1 << 100] {

@@ -45,11 +45,6 @@ impl Room {
                 .is_ok()
     }
 
-    /// Takes room that was given back a moment ago.
-    pub(super) fn take_back(&self, entries: usize) {
-        self.taken.fetch_add(entries, Ordering::Relaxed);
-    }
-
     /// Gives room back.
     pub(super) fn give(&self, entries: usize) {
         self.taken.fetch_sub(entries, Ordering::Relaxed);
@@ -58,9 +53,16 @@ impl Room {
 
 /// One entry, and when it is of no more use; [`Millis::MAX`] for never.
 pub(super) struct Entry<V> {
-    key: Fingerprint,
+    hash: u64,
     pub(super) expires: Millis,
     pub(super) value: V,
+}
+
+/// Whether an entry stays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    Yes,
+    No,
 }
 
 /// Entries by key. The keys are hashes already.
@@ -68,46 +70,49 @@ pub(super) struct Table<V>(HashTable<Entry<V>>);
 
 impl<V: Default> Table<V> {
     pub(super) fn get(&self, key: Fingerprint) -> Option<&Entry<V>> {
-        self.0.find(key.hash(), |entry| entry.key == key)
+        self.0.find(key.hash, |entry| entry.hash == key.hash)
     }
 
-    pub(super) fn get_mut(&mut self, key: Fingerprint) -> Option<&mut Entry<V>> {
-        self.0.find_mut(key.hash(), |entry| entry.key == key)
-    }
-
-    /// Makes ready for so many new entries. Says whether any were dropped for them.
+    /// Makes ready for so many new entries.
     ///
     /// Dead entries leave when the table would have to grow: that costs no more than the growth it
     /// saves, and nothing has to run in between. If enough of them left, it does not grow.
-    pub(super) fn prepare(&mut self, new: usize, now: Millis, room: &Room) -> bool {
-        let before = self.0.len();
-        if before >= SMALL && before + new > self.0.capacity() {
+    #[inline]
+    pub(super) fn prepare(&mut self, new: usize, now: Millis, room: &Room) {
+        let len = self.0.len();
+        if len >= SMALL && len + new > self.0.capacity() {
             self.drop_expired(now, room);
+            self.0.reserve(new, |entry| entry.hash);
         }
-        self.0.len() < before
     }
 
     /// The entry of this key, made if there is none. The caller has taken the room for it.
     pub(super) fn get_or_insert(&mut self, key: Fingerprint) -> &mut Entry<V> {
         self.0
-            .entry(
-                key.hash(),
-                |entry| entry.key == key,
-                |entry| entry.key.hash(),
-            )
+            .entry(key.hash, |entry| entry.hash == key.hash, |entry| entry.hash)
             .or_insert_with(|| Entry {
-                key,
+                hash: key.hash,
                 expires: Millis::MAX,
                 value: V::default(),
             })
             .into_mut()
     }
 
-    pub(super) fn remove(&mut self, key: Fingerprint, room: &Room) {
-        if let Ok(entry) = self.0.find_entry(key.hash(), |entry| entry.key == key) {
-            entry.remove();
+    /// Changes the entry of this key, if there is one, and drops it if it is of no more use then.
+    #[inline]
+    pub(super) fn change<T>(
+        &mut self,
+        key: Fingerprint,
+        room: &Room,
+        change: impl FnOnce(&mut Entry<V>) -> (T, Keep),
+    ) -> Option<T> {
+        let mut found = (self.0.find_entry(key.hash, |entry| entry.hash == key.hash)).ok()?;
+        let (result, keep) = change(found.get_mut());
+        if keep == Keep::No {
+            found.remove();
             room.give(1);
         }
+        Some(result)
     }
 
     pub(super) fn drop_expired(&mut self, now: Millis, room: &Room) {

@@ -128,35 +128,38 @@ impl Refusal {
 
     /// The same in words: `in 6 days 23 hours`, `forever`.
     pub fn lifts_in_words(&self) -> String {
-        let mut words = String::with_capacity(32);
-        let lifts = self.lifts().rounded_up();
-        if lifts != Period::Forever {
-            words.push_str("in ");
-        }
+        let mut words = String::new();
         // Writing to a string can't fail.
-        let _ = lifts.write_words(&mut words);
+        let _ = self.write_lifts(&mut words);
         words
     }
-}
 
-impl Refusal {
-    /// What to tell the client: these words, one after the other. `lifts` is
-    /// [`lifts_in_words`](Self::lifts_in_words).
-    fn detail<'a>(&self, lifts: &'a str) -> [&'a str; 2] {
-        match (self.reason(), self.lifts()) {
-            (Reason::Busy, _) => ["too many attempts at once, try again in a moment", ""],
-            (Reason::Blocked, Period::Forever) => ["too many failed attempts, blocked ", lifts],
-            (Reason::Blocked, _) => ["too many failed attempts, try again ", lifts],
+    fn write_lifts(&self, words: &mut impl fmt::Write) -> fmt::Result {
+        let lifts = self.lifts().rounded_up();
+        if lifts != Period::Forever {
+            words.write_str("in ")?;
         }
+        lifts.write_words(words)
+    }
+
+    /// Writes what [`Display`](fmt::Display) does.
+    fn write_detail(&self, words: &mut impl fmt::Write) -> fmt::Result {
+        match (self.reason(), self.lifts()) {
+            (Reason::Busy, _) => {
+                return words.write_str("too many attempts at once, try again in a moment");
+            }
+            (Reason::Blocked, Period::Forever) => {
+                words.write_str("too many failed attempts, blocked ")?;
+            }
+            (Reason::Blocked, _) => words.write_str("too many failed attempts, try again ")?,
+        }
+        self.write_lifts(words)
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lifts = self.lifts_in_words();
-        self.detail(&lifts)
-            .iter()
-            .try_for_each(|words| f.write_str(words))
+        self.write_detail(f)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A denial as `application/problem+json`.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::{
     HeaderValue, Response, StatusCode,
@@ -42,7 +44,7 @@ impl Respond for ProblemJson {
             Denial::Refused(refusal) => refused(refusal, status, retry_after),
             _ => problem(denial, status),
         };
-        let mut response = Response::new(Bytes::from(body));
+        let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(
@@ -50,32 +52,32 @@ impl Respond for ProblemJson {
             HeaderValue::from_static("application/problem+json"),
         );
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = retry_after {
-            headers.insert(RETRY_AFTER, seconds.into());
+        if let Some(seconds) = retry_after
+            && let Ok(seconds) = HeaderValue::from_str(itoa::Buffer::new().format(seconds))
+        {
+            headers.insert(RETRY_AFTER, seconds);
         }
         response
     }
 }
 
-fn problem(denial: &Denial, status: StatusCode) -> String {
-    json!({
+fn problem(denial: &Denial, status: StatusCode) -> Bytes {
+    let problem = json!({
         "type": "about:blank",
         "title": status.canonical_reason().unwrap_or_default(),
         "status": status.as_u16(),
         "detail": denial.detail(),
-    })
-    .to_string()
+    });
+    problem.to_string().into()
 }
 
 /// Written by hand: this is what attackers cost. Nothing in it can hold a character that would have to be
 /// escaped, since the names of rules can't.
-fn refused(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> String {
+fn refused(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> Bytes {
     let reason = match refusal.reason() {
         Reason::Blocked => "blocked",
         Reason::Busy => "busy",
     };
-    let lifts = refusal.lifts_in_words();
-    let [detail, when] = refusal.detail(&lifts);
     let thousandths = refusal.standing().thousandths;
     let mut body = Body(String::with_capacity(384));
     body.text(r#"{"type":"about:blank","title":""#)
@@ -83,8 +85,7 @@ fn refused(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> S
         .text(r#"","status":"#)
         .number(status.as_u16().into())
         .text(r#","detail":""#)
-        .text(detail)
-        .text(when)
+        .words(|body| refusal.write_detail(body))
         .text(r#"","reason":""#)
         .text(reason)
         .text(r#"","rule":""#)
@@ -103,14 +104,14 @@ fn refused(refusal: &Refusal, status: StatusCode, retry_after: Option<u64>) -> S
         .text(r#","remaining":"#)
         .number(refusal.remaining().into())
         .text(r#","lifts":""#)
-        .text(&lifts)
+        .words(|body| refusal.write_lifts(body))
         .text(r#"","retry_after":"#);
     match retry_after {
         Some(seconds) => body.number(seconds),
         None => body.text("null"),
     };
     body.text("}");
-    body.0
+    body.0.into()
 }
 
 /// Text in the making. The standard library's formatting would take four times as long.
@@ -124,6 +125,12 @@ impl Body {
 
     fn number(&mut self, number: u64) -> &mut Self {
         self.text(itoa::Buffer::new().format(number))
+    }
+
+    fn words(&mut self, write: impl FnOnce(&mut String) -> fmt::Result) -> &mut Self {
+        // Writing to a string can't fail.
+        let _ = write(&mut self.0);
+        self
     }
 }
 
@@ -160,7 +167,7 @@ mod tests {
             let (status, retry_after) = (denial.status(), denial.retry_after());
             let body = refused(&refusal, status, retry_after);
             assert!(body.len() <= 384, "{}", body.len());
-            let read: Value = serde_json::from_str(&body).unwrap();
+            let read: Value = serde_json::from_slice(&body).unwrap();
             let reason = match state {
                 State::Busy => "busy",
                 _ => "blocked",

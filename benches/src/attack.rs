@@ -21,6 +21,7 @@ const SECONDS: u32 = 2;
 const OURS: &str = "ours on Redis, flooded";
 const MEMORY: &str = "ours in memory, flooded";
 const NO_LAYER: &str = "no layer, as busy";
+const PINGS: &str = "no layer but two PINGs, as busy";
 const OURS_IDLE: &str = "ours on Redis, not flooded";
 const NO_LAYER_IDLE: &str = "no layer, not busy";
 
@@ -29,6 +30,7 @@ pub fn measure(report: &mut Report) {
     let ours = LoginServer::start(Guard::OursOnRedis, &redis);
     let in_memory = LoginServer::start(Guard::OursInMemory, &redis);
     let no_layer = LoginServer::start(Guard::NoLayer, &redis);
+    let two_pings = LoginServer::start(Guard::TwoPings, &redis);
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
 
@@ -53,6 +55,7 @@ pub fn measure(report: &mut Report) {
         (OURS, Box::new(|| p99_at(&ours, true))),
         (MEMORY, Box::new(|| p99_at(&in_memory, true))),
         (NO_LAYER, Box::new(|| p99_at(&no_layer, true))),
+        (PINGS, Box::new(|| p99_at(&two_pings, true))),
         (OURS_IDLE, Box::new(|| p99_at(&ours, false))),
         (NO_LAYER_IDLE, Box::new(|| p99_at(&no_layer, false))),
     ];
@@ -65,6 +68,9 @@ pub fn measure(report: &mut Report) {
     let what = format!("honest p99: {OURS} / {NO_LAYER}");
     let ratio = rounds.ratio(OURS, NO_LAYER);
     report.ratio(SECTION, what, ratio, Some(Goal::AtMost(1.2)));
+    // Whoever asks Redis before and after the handler waits for it twice, whatever it is asked.
+    let what = format!("honest p99: {OURS} / {PINGS}");
+    report.ratio(SECTION, what, rounds.ratio(OURS, PINGS), None);
     // Without Redis between the request and the handler, this is what the refusals do to others.
     let what = format!("honest p99: {MEMORY} / {NO_LAYER}");
     report.ratio(SECTION, what, rounds.ratio(MEMORY, NO_LAYER), None);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use axum::{Router, routing::post};
-use http::{HeaderName, request::Parts};
+use http::{HeaderMap, HeaderName, request::Parts};
 use tokio::runtime::{Builder, Runtime};
 use tower::layer::util::Identity;
 use tower_governor::{
@@ -22,7 +22,7 @@ use tower_login_rate_limit::{
     store::{MemoryStore, RedisStore},
 };
 
-use crate::{held_pool::HeldPool, redis_server::RedisServer};
+use crate::{held_pool::HeldPool, redis_peers::Shared, redis_server::RedisServer};
 
 /// The first argument of a child.
 pub const SERVE: &str = "serve-logins";
@@ -36,6 +36,8 @@ pub enum Guard {
     NoLayer,
     /// A layer that does nothing.
     Identity,
+    /// None, and a handler that asks Redis twice, in turn, for nothing; but not for whom ours would refuse.
+    TwoPings,
     OursInMemory,
     OursOnRedis,
     /// Our layer over connections that are held.
@@ -47,9 +49,10 @@ pub enum Guard {
 }
 
 impl Guard {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::NoLayer,
         Self::Identity,
+        Self::TwoPings,
         Self::OursInMemory,
         Self::OursOnRedis,
         Self::OursOnHeldPool,
@@ -134,6 +137,15 @@ fn app(runtime: &Runtime, guard: Guard, redis: &str) -> Router {
     let login = match guard {
         Guard::NoLayer => login,
         Guard::Identity => login.layer(Identity::new()),
+        Guard::TwoPings => {
+            let redis = runtime.block_on(Shared::connect(redis));
+            post(async move |headers: HeaderMap| {
+                if headers.get("x-user").is_none_or(|user| user != BLOCKED.1) {
+                    redis.pinged().await;
+                    redis.pinged().await;
+                }
+            })
+        }
         Guard::OursInMemory => login.layer(ours(runtime, MemoryStore::new())),
         Guard::OursOnRedis => {
             let store = runtime.block_on(RedisStore::connect(redis));

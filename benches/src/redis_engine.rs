@@ -65,7 +65,7 @@ impl Bench {
 
         let two_calls = TwoCalls::new(&server);
         let operations = runtime.block_on(async {
-            let shared = Shared::connect(&server).await;
+            let shared = Shared::connect(&server.url()).await;
             vec![
                 (OURS, Arc::clone(&ours)),
                 (PING, shared.clone().ping()),

@@ -38,8 +38,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub async fn connect(server: &RedisServer) -> Self {
-        let client = Client::open(server.url()).expect("a URL");
+    pub async fn connect(url: &str) -> Self {
+        let client = Client::open(url).expect("a URL");
         let mut connections = Vec::new();
         for _ in 0..2 {
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -64,10 +64,14 @@ impl Shared {
             .expect("an answer")
     }
 
+    pub async fn pinged(&self) {
+        self.send(&redis::cmd("PING")).await
+    }
+
     pub fn ping(self) -> Operation {
         operation(move |_| {
             let shared = self.clone();
-            async move { shared.send(&redis::cmd("PING")).await }
+            async move { shared.pinged().await }
         })
     }
 

@@ -16,7 +16,7 @@ use crate::store::Key;
 pub(super) struct Fingerprint {
     /// The same for all keys of one address.
     pub(super) shard: usize,
-    /// Among the keys of a shard. Of a million keys two are the same with a chance of one in a billion.
+    /// Of a million keys two have the same with a chance of one in thirty million.
     pub(super) hash: u64,
 }
 

@@ -23,15 +23,16 @@
 -- Where all counters are windows that are not full, as most are, only the token and then each usage; of a
 -- counter that makes an exception, -1 less its usage.
 
-local call = redis.call
-local token, lease, counters = ARGV[1], ARGV[3], tonumber(ARGV[4])
+-- As locals, since a global is looked up by its name each time.
+local call, KEYS, ARGV = redis.call, KEYS, ARGV
+local token, counters = ARGV[1], tonumber(ARGV[4])
 local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 -- As text: a number would be written out anew for each command.
-local lease_ends = string.format('%.0f', now + lease)
+local lease_ends = string.format('%.0f', now + ARGV[3])
 
 local exempt = {}
 for k = 1, #KEYS - counters do
@@ -43,18 +44,38 @@ for k = 1, #KEYS - counters do
 end
 
 -- A window that holds fewer attempts than its limit, of whatever age, is neither blocked nor busy. So
--- most attempts are decided here, with one command for each counter, before anything else is even
--- defined.
-local plain, usage = token ~= '', { token }
+-- most attempts are decided here, before anything else is even defined.
+local plain = token ~= ''
+for i = 1, counters do plain = plain and ARGV[i * 7 - 2] == 'window' end
+-- With room for three, so that it does not have to grow.
+local usage = { token, nil, nil, nil }
+
+-- Of somebody new there is no counter yet: that is one command for all of them. (Lua can pass on only so
+-- many arguments at once.)
+if plain and counters <= 1000 and call('EXISTS', unpack(KEYS, 1, counters)) == 0 then
+  -- Adding comes first: a server whose memory is full refuses that, and nothing has been written yet.
+  for i = 1, counters do
+    if not exempt[i] then call('ZADD', KEYS[i], lease_ends, token) end
+  end
+  for i = 1, counters do
+    local a = i * 7 - 2
+    usage[i + 1] = exempt[i] and -1 or 1
+    local keep = ARGV[a + 1] == '1' and ARGV[a + 6] or ARGV[a + 5]
+    if not exempt[i] and keep ~= '0' then call('PEXPIRE', KEYS[i], keep) end
+  end
+  return usage
+end
+
+-- Of others, it is one for each.
 for i = 1, counters do
-  local size = plain and ARGV[i * 7 - 2] == 'window' and call('ZCARD', KEYS[i])
+  local size = plain and call('ZCARD', KEYS[i])
   plain = size and size < tonumber(ARGV[i * 7 - 1])
   if not plain then break end
   usage[i + 1] = size
 end
 
 if plain then
-  -- Adding comes first: a server whose memory is full refuses that, and nothing has been written yet.
+  -- Adding comes first here too.
   for i = 1, counters do
     if not exempt[i] and call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0 then
       plain, usage[i + 1] = false, nil

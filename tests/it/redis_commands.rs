@@ -54,8 +54,8 @@ async fn scripts_do_no_more_than_they_must() {
     let limiter = LoginLimiter::new(Policy::default(), store);
     let home = ip("192.0.2.1");
 
-    let first = "1 evalsha, 2 pexpire, 1 time, 2 zadd, 2 zcard";
-    let again = "1 evalsha, 2 pexpire, 1 time, 2 zadd, 2 zcard, 2 zremrangebyscore";
+    let first = "1 evalsha, 1 exists, 2 pexpire, 1 time, 2 zadd";
+    let again = "1 evalsha, 1 exists, 2 pexpire, 1 time, 2 zadd, 2 zcard, 2 zremrangebyscore";
     let failed = "1 evalsha, 1 time, 2 zadd";
     let taken_back = "1 evalsha, 2 zcard, 2 zrem";
     for (outcome, reserved, settled) in [
@@ -87,13 +87,13 @@ async fn nor_do_they_where_known_addresses_are_exempt() {
     let [reserved, settled] = log_in(&redis, &limiter, elsewhere, Outcome::Failure).await;
     assert_eq!(
         reserved,
-        "1 evalsha, 3 pexpire, 1 time, 3 zadd, 3 zcard, 1 zscore"
+        "1 evalsha, 1 exists, 3 pexpire, 1 time, 3 zadd, 1 zscore"
     );
     assert_eq!(settled, "1 evalsha, 1 time, 3 zadd");
     log_in(&redis, &limiter, home, Outcome::Success).await;
     let [reserved, _] = log_in(&redis, &limiter, home, Outcome::Failure).await;
     assert_eq!(
         reserved,
-        "1 evalsha, 2 pexpire, 1 time, 2 zadd, 3 zcard, 1 zcount, 1 zrevrank, 1 zscore"
+        "1 evalsha, 1 exists, 2 pexpire, 1 time, 2 zadd, 3 zcard, 1 zcount, 1 zrevrank, 1 zscore"
     );
 }

@@ -350,7 +350,8 @@ impl RedisStore {
         address: Option<Address>,
         keep: KnownAddresses,
     ) -> Cmd {
-        let mut command = KNOWN_ADDRESSES.call(&[self.shared.keys.write(key)]);
+        let name = self.shared.keys.write(key);
+        let mut command = KNOWN_ADDRESSES.call(1, [&*name].into_iter());
         or_empty(&mut command, address.map(|address| address.to_string()));
         command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
         or_empty(&mut command, self.now());

@@ -84,7 +84,11 @@ impl Counters {
     }
 
     pub(super) fn keys(&self) -> Vec<&[u8]> {
-        self.0.iter().map(|counter| &*counter.key).collect()
+        self.each_key().collect()
+    }
+
+    fn each_key(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|counter| &*counter.key)
     }
 
     /// Names and limits of those in which every attempt counts, and their places.
@@ -190,9 +194,9 @@ impl Counters {
         now: Option<Millis>,
     ) -> Cmd {
         let lease = to_millis(lease);
-        let mut keys = self.keys();
-        keys.extend(self.exceptions().map(|(_, exception)| &*exception.key));
-        let mut command = RESERVE.call(&keys);
+        let known = self.exceptions().map(|(_, exception)| &*exception.key);
+        let count = self.len() + self.exceptions().count();
+        let mut command = RESERVE.call(count, self.each_key().chain(known));
         or_empty(&mut command, token.as_ref().map(Token::as_bytes));
         or_empty(&mut command, now);
         command.arg(lease);
@@ -251,7 +255,7 @@ impl Counters {
         how: impl ToRedisArgs,
         now: Option<Millis>,
     ) -> Cmd {
-        let mut command = script.call(&self.keys());
+        let mut command = script.call(self.len(), self.each_key());
         command.arg(tokens);
         or_empty(&mut command, now);
         command.arg(how);
@@ -301,12 +305,13 @@ fn write_limit(command: &mut Cmd, limit: &Limit, lease: Millis) {
         .arg(window.unwrap_or(0));
     match (limit, block) {
         (Limit::Backoff(numbers), _) => {
-            let waits = numbers.waits().iter().copied().map(Some);
-            command.arg(list(waits)).arg(numbers.jitter())
+            write_list(command, numbers.waits().iter().copied().map(Some));
+            command.arg(numbers.jitter())
         }
-        (_, Some(block)) => command
-            .arg(list(block.lengths().iter().copied()))
-            .arg(block.again_within()),
+        (_, Some(block)) => {
+            write_list(command, block.lengths().iter().copied());
+            command.arg(block.again_within())
+        }
         (_, None) => command.arg("").arg(0),
     };
     let keep = |block| {
@@ -316,16 +321,23 @@ fn write_limit(command: &mut Cmd, limit: &Limit, lease: Millis) {
     };
     command.arg(keep(None).unwrap_or(0));
     let blocks = block.map_or(1, |block: &Block| block.lengths().len());
-    command.arg(list((1..=blocks).map(|nth| keep(u32::try_from(nth).ok()))));
+    write_list(
+        command,
+        (0..blocks).map(|i| keep(u32::try_from(i + 1).ok())),
+    );
 }
 
-/// Numbers joined by commas.
-fn list(numbers: impl Iterator<Item = Option<Millis>>) -> String {
-    let mut list = String::new();
-    for number in numbers {
-        let comma = if list.is_empty() { "" } else { "," };
-        // Writing to a string can't fail.
-        let _ = write!(list, "{comma}{}", number.unwrap_or(0));
+/// Numbers joined by commas, as one argument. Most are alone.
+fn write_list(command: &mut Cmd, mut numbers: impl ExactSizeIterator<Item = Option<Millis>>) {
+    let first = numbers.next().flatten().unwrap_or(0);
+    if numbers.len() == 0 {
+        command.arg(first);
+        return;
     }
-    list
+    let mut list = first.to_string();
+    for number in numbers {
+        // Writing to a string can't fail.
+        let _ = write!(list, ",{}", number.unwrap_or(0));
+    }
+    command.arg(list);
 }

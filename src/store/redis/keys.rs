@@ -5,9 +5,14 @@
 //! key, so all counters of one address are on one server and one script can decide on them; and so are
 //! all of one subject that have no address.
 
-use std::io::Write;
+use std::{io::Write, net::IpAddr};
 
-use crate::store::{Key, StoreError, StoreErrorKind};
+use smallvec::SmallVec;
+
+use crate::{
+    Address,
+    store::{Key, StoreError, StoreErrorKind},
+};
 
 /// Writes keys. Subjects are user names and the like: they appear only as a digest, of one length
 /// and, given a secret, meaningless to somebody who reads the database.
@@ -42,46 +47,89 @@ impl KeyScheme {
 
     pub(super) fn write(&self, key: &Key<'_>) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.prefix.len() + key.kind.len() + 80);
-        let Self { prefix, .. } = self;
-        // Doubled, so that no kind can look like another one with a digest behind it.
-        let kind = key.kind.replace(':', "::");
-        // Writing to a vector can't fail.
-        let _ = match key.address {
-            None => write!(name, "{prefix}:{{{}}}:{kind}", self.digest(key)),
-            Some(address) if key.subject.is_empty() => {
-                write!(name, "{prefix}:{{{address}}}:{kind}")
+        name.extend_from_slice(self.prefix.as_bytes());
+        name.extend_from_slice(b":{");
+        match key.address {
+            Some(address) => write_address(&mut name, address),
+            None => self.write_digest(&mut name, key),
+        }
+        name.extend_from_slice(b"}:");
+        for byte in key.kind.bytes() {
+            name.push(byte);
+            // Doubled, so that no kind can look like another one with a digest behind it.
+            if byte == b':' {
+                name.push(byte);
             }
-            Some(address) => {
-                write!(name, "{prefix}:{{{address}}}:{kind}:{}", self.digest(key))
-            }
-        };
+        }
+        if key.address.is_some() && !key.subject.is_empty() {
+            name.push(b':');
+            self.write_digest(&mut name, key);
+        }
         name
     }
 
     /// 128 bits of a keyed hash, in hexadecimal: nobody finds two names with the same.
-    fn digest(&self, key: &Key<'_>) -> String {
-        let mut hasher = blake3::Hasher::new_keyed(&self.digest_key);
+    fn write_digest(&self, name: &mut Vec<u8>, key: &Key<'_>) {
         // Only where it is the hash tag must it be the same for all kinds. Elsewhere that would show
         // which keys are of one user.
         let kind = key.address.map_or("", |_| key.kind);
-        hasher.update(&(kind.len() as u64).to_le_bytes());
-        hasher.update(kind.as_bytes());
-        hasher.update(&key.subject);
-        hasher.finalize().to_hex()[..32].to_owned()
+        // Most are short, and what is in one piece is hashed in one go.
+        let mut hashed = SmallVec::<[u8; 128]>::new();
+        hashed.extend_from_slice(&(kind.len() as u64).to_le_bytes());
+        hashed.extend_from_slice(kind.as_bytes());
+        hashed.extend_from_slice(&key.subject);
+        let hash = blake3::keyed_hash(&self.digest_key, &hashed);
+        for byte in &hash.as_bytes()[..16] {
+            for half in [byte >> 4, byte & 15] {
+                name.push(half + if half < 10 { b'0' } else { b'a' - 10 });
+            }
+        }
     }
+}
+
+/// Writes an address as it is displayed. Each attempt has it in its keys, and formatting four numbers costs
+/// more than writing them.
+fn write_address(name: &mut Vec<u8>, address: Address) {
+    let IpAddr::V4(ip) = address.ip() else {
+        // Writing to a vector can't fail.
+        let _ = write!(name, "{address}");
+        return;
+    };
+    for (i, octet) in ip.octets().into_iter().enumerate() {
+        if i > 0 {
+            name.push(b'.');
+        }
+        if octet >= 100 {
+            name.push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            name.push(b'0' + octet / 10 % 10);
+        }
+        name.push(b'0' + octet % 10);
+    }
+}
+
+/// What stands in braces in a key, and what comes after that.
+fn tag_and_kind(key: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, key) = split_at(key, b'{')?;
+    split_at(key, b'}')
+}
+
+fn split_at(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|other| *other == byte)?;
+    Some((&text[..at], &text[at + 1..]))
 }
 
 /// What stands in braces in a key.
 pub(super) fn hash_tag(key: &[u8]) -> &[u8] {
-    let mut parts = key.split(|byte| matches!(byte, b'{' | b'}'));
-    parts.nth(1).unwrap_or(key)
+    tag_and_kind(key).map_or(key, |(tag, _)| tag)
 }
 
 /// What stands for this key in a store of this process: its tag is the subject, so that an account's
 /// counters and its known addresses belong together there too.
 pub(super) fn local_key(key: &[u8]) -> Key<'_> {
-    let kind = key.rsplit(|byte| *byte == b'}').next().unwrap_or(key);
-    Key::of_subject(std::str::from_utf8(kind).unwrap_or_default(), hash_tag(key))
+    let (tag, kind) = tag_and_kind(key).unwrap_or((key, key));
+    Key::of_subject(std::str::from_utf8(kind).unwrap_or_default(), tag)
 }
 
 #[cfg(test)]
@@ -89,7 +137,6 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::Address;
 
     fn scheme() -> KeyScheme {
         KeyScheme::new("login", b"").unwrap()
@@ -108,6 +155,28 @@ mod tests {
             "login:{2001:db8:1:2::/64}:address"
         );
         assert!(written(&pair).starts_with("login:{2001:db8:1:2::/64}:user-address:"));
+    }
+
+    #[test]
+    fn names_stay_what_they_are() {
+        // With another name for it, a counter that is in Redis is forgotten.
+        let address: Address = "158.55.121.177".parse().unwrap();
+        let pair = Key::of_address(address, "user-address").and_subject(&b"user1"[..]);
+        assert_eq!(
+            written(&pair),
+            "login:{158.55.121.177}:user-address:ae5d2643d63f60d7fca23f84af7d40ed"
+        );
+    }
+
+    #[test]
+    fn addresses_are_written_as_they_are_displayed() {
+        for octet in 0..=255 {
+            let ip = std::net::Ipv4Addr::new(octet, 255 - octet, 0, octet);
+            let address = Address::new(ip.into(), 64);
+            let name = written(&Key::of_address(address, "address"));
+            assert_eq!(name, format!("login:{{{address}}}:address"));
+            assert_eq!(hash_tag(name.as_bytes()), address.to_string().as_bytes());
+        }
     }
 
     #[test]

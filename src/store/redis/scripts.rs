@@ -45,12 +45,12 @@ impl Script {
         }
     }
 
-    /// A call with these keys, by hash; arguments follow.
-    pub(super) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> Cmd {
-        let mut command = Cmd::with_capacity(7 + keys.len() * 8, 64 + keys.len() * 128);
-        command.arg("EVALSHA").arg(&self.hash).arg(keys.len());
+    /// A call with so many keys, by hash; arguments follow.
+    pub(super) fn call<'k>(&self, count: usize, keys: impl Iterator<Item = &'k [u8]>) -> Cmd {
+        let mut command = Cmd::with_capacity(7 + count * 8, 64 + count * 128);
+        command.arg("EVALSHA").arg(&self.hash).arg(count);
         for key in keys {
-            command.arg(key.as_ref());
+            command.arg(key);
         }
         command
     }

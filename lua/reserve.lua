@@ -21,7 +21,8 @@
 --           without being blocked is busy: usage has reached the limit with attempts in flight.
 --   rate    usage in thousandths, where it has a fraction
 -- Where all counters are windows that are not full, as most are, only the token and then each usage; of a
--- counter that makes an exception, -1 less its usage.
+-- counter that makes an exception, -1 less its usage. Where there was no counter yet, and no exception, only
+-- the token: each usage is 1.
 
 -- As locals, since a global is looked up by its name each time.
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
@@ -47,29 +48,27 @@ end
 -- most attempts are decided here, before anything else is even defined.
 local plain = token ~= ''
 for i = 1, counters do plain = plain and ARGV[i * 7 - 2] == 'window' end
--- With room for three, so that it does not have to grow.
-local usage = { token, nil, nil, nil }
 
 -- Of somebody new there is no counter yet: that is one command for all of them. (Lua can pass on only so
 -- many arguments at once.)
-if plain and counters <= 1000 and call('EXISTS', unpack(KEYS, 1, counters)) == 0 then
+local is_new = plain and counters <= 1000 and call('EXISTS', unpack(KEYS, 1, counters)) == 0
+if is_new and not next(exempt) then
   -- Adding comes first: a server whose memory is full refuses that, and nothing has been written yet.
-  for i = 1, counters do
-    if not exempt[i] then call('ZADD', KEYS[i], lease_ends, token) end
-  end
+  for i = 1, counters do call('ZADD', KEYS[i], lease_ends, token) end
   for i = 1, counters do
     local a = i * 7 - 2
-    usage[i + 1] = exempt[i] and -1 or 1
     local keep = ARGV[a + 1] == '1' and ARGV[a + 6] or ARGV[a + 5]
-    if not exempt[i] and keep ~= '0' then call('PEXPIRE', KEYS[i], keep) end
+    if keep ~= '0' then call('PEXPIRE', KEYS[i], keep) end
   end
-  return usage
+  return token
 end
 
--- Of others, it is one for each.
+-- Of others, it is one for each. (With room for three, so that a table does not have to grow.)
+local usage, limits = { token, nil, nil, nil }, { nil, nil, nil }
 for i = 1, counters do
-  local size = plain and call('ZCARD', KEYS[i])
-  plain = size and size < tonumber(ARGV[i * 7 - 1])
+  local size = is_new and 0 or plain and call('ZCARD', KEYS[i])
+  limits[i] = tonumber(ARGV[i * 7 - 1])
+  plain = size and size < limits[i]
   if not plain then break end
   usage[i + 1] = size
 end
@@ -92,7 +91,7 @@ if plain then
     elseif size then
       if size > 0 then size = size - call('ZREMRANGEBYSCORE', key, '-inf', upto) end
       usage[i + 1] = size + 1
-      local keep = size + 1 >= tonumber(ARGV[a + 1]) and ARGV[a + 6] or ARGV[a + 5]
+      local keep = size + 1 >= limits[i] and ARGV[a + 6] or ARGV[a + 5]
       if keep == '0' then
         call('PERSIST', key)
       else

@@ -40,6 +40,8 @@ const ERRORS: &[&str] = &[
 const GARBAGE: &[&[u8]] = &[
     b"+OK\r\n",
     b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"$16\r\n0123456789abcdef\r\n",
     b"*-1\r\n",
     b":-1\r\n",
     b"_\r\n",

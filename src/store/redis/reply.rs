@@ -19,8 +19,17 @@ pub(super) fn standings(
     counters: usize,
     window: impl Fn(usize) -> Option<u32>,
 ) -> Result<Standings, StoreError> {
-    let Value::Array(values) = reply else {
-        return Err(unexpected("reserve.lua", reply));
+    let values = match reply {
+        Value::Array(values) => values,
+        Value::BulkString(said) => {
+            let is_ours = token.is_some_and(|token| said == token.as_bytes());
+            let first = |i| Some(Standing::new(1, window(i)?, State::Clear));
+            let standings = is_ours.then(|| (0..counters).map(first).collect());
+            return standings
+                .flatten()
+                .ok_or_else(|| unexpected("reserve.lua", reply));
+        }
+        _ => return Err(unexpected("reserve.lua", reply)),
     };
     if values.len() == counters + 1 {
         return admitted(values, token, window).ok_or_else(|| unexpected("reserve.lua", reply));
@@ -245,6 +254,13 @@ mod tests {
         let exempt = standings(&short(&[7; 16], &[-25, 1]), Some(TOKEN), 2, windows).unwrap();
         assert_eq!(exempt[0], Standing::new(24, 25, State::Exempt));
 
+        // The first attempt in all of them.
+        let alone = Value::BulkString(vec![7; 16]);
+        let admitted = standings(&alone, Some(TOKEN), 2, windows).unwrap();
+        assert_eq!(admitted[0], Standing::new(1, 25, State::Clear));
+        assert_eq!(admitted[1], Standing::new(1, 5, State::Clear));
+        assert_eq!(admitted.len(), 2);
+
         let is_none = |reply: &Value, token, counters, windows: fn(usize) -> Option<u32>| {
             let error = standings(reply, token, counters, windows).expect_err("no permission");
             assert_eq!(error.kind(), StoreErrorKind::Protocol);
@@ -261,14 +277,19 @@ mod tests {
             short(&[7; 16], &[2, i64::MAX]),
             Value::Array(vec![Value::Int(2); 3]),
             Value::Array(vec![Value::BulkString(vec![7; 16]); 3]),
+            Value::BulkString(vec![8; 16]),
+            Value::BulkString(vec![7; 15]),
+            Value::BulkString(vec![]),
+            Value::SimpleString("OK".into()),
         ] {
             is_none(&reply, Some(TOKEN), 2, |i| Some([25, 5][i]));
         }
         // A check, and a counter that is no window.
         is_none(&short(&[7; 16], &[2, 5]), None, 2, |_| Some(5));
-        is_none(&short(&[7; 16], &[2, 5]), Some(TOKEN), 2, |i| {
-            [Some(5), None][i]
-        });
+        is_none(&alone, None, 2, |_| Some(5));
+        for reply in [&short(&[7; 16], &[2, 5]), &alone] {
+            is_none(reply, Some(TOKEN), 2, |i| [Some(5), None][i]);
+        }
     }
 
     #[test]

@@ -28,10 +28,16 @@ pub(super) const RETRY: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(super) struct SharedConnection<C> {
     pub(super) connection: C,
-    broken: Arc<AtomicBool>,
-    answers: Arc<AtomicU64>,
+    known: Arc<Known>,
+}
+
+/// What is known of a connection.
+#[derive(Default)]
+struct Known {
+    is_broken: AtomicBool,
+    answers: AtomicU64,
     /// Whether a task looks what is the matter with it.
-    is_watched: Arc<AtomicBool>,
+    is_watched: AtomicBool,
 }
 
 impl<C: ConnectionLike> SharedConnection<C> {
@@ -57,13 +63,13 @@ impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
     pub(super) fn afterthought(mut self) -> Afterthought {
         Box::new(move |command, script| {
             Box::pin(async move {
-                let (broken, until) = (Arc::clone(&self.broken), Instant::now() + PATIENCE);
+                let (known, until) = (Arc::clone(&self.known), Instant::now() + PATIENCE);
                 let mut answer = pin!(self.exchange(&command, Some(script)));
                 loop {
                     match timeout(RETRY, answer.as_mut()).await {
                         Ok(answer) => return answer.is_ok(),
                         // Nothing will come back on it.
-                        Err(_) if broken.load(Ordering::Relaxed) => return false,
+                        Err(_) if known.is_broken.load(Ordering::Relaxed) => return false,
                         Err(_) if Instant::now() > until => return false,
                         Err(_) => {}
                     }
@@ -74,11 +80,11 @@ impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
 }
 
 /// Dropped, says that nobody looks what is the matter with a connection.
-pub(super) struct Watching(Arc<AtomicBool>);
+pub(super) struct Watching(Arc<Known>);
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.is_watched.store(false, Ordering::Relaxed);
     }
 }
 
@@ -86,32 +92,30 @@ impl<C> SharedConnection<C> {
     pub(super) fn new(connection: C) -> Self {
         Self {
             connection,
-            broken: Arc::default(),
-            answers: Arc::default(),
-            is_watched: Arc::default(),
+            known: Arc::default(),
         }
     }
 
     pub(super) fn mark_broken(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+        self.known.is_broken.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+        self.known.is_broken.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_answered(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.known.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often something came back on it.
     pub(super) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+        self.known.answers.load(Ordering::Relaxed)
     }
 
     /// For one who looks what is the matter with it; `None` if somebody does.
     pub(super) fn watch(&self) -> Option<Watching> {
-        let is_watched = self.is_watched.swap(true, Ordering::Relaxed);
-        (!is_watched).then(|| Watching(Arc::clone(&self.is_watched)))
+        let is_watched = self.known.is_watched.swap(true, Ordering::Relaxed);
+        (!is_watched).then(|| Watching(Arc::clone(&self.known)))
     }
 }

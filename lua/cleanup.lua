@@ -14,9 +14,11 @@
 -- then for each counter seven arguments, which counters.lua describes,
 -- then how long ago it went well, in milliseconds: what failed since stays; and the channel
 --
--- Reply: the tokens that left, for counters that are kept on another server.
+-- Reply: the tokens of the failed attempts that left, for counters that are kept on another server.
 
-local call, mains = redis.call, tonumber(ARGV[3])
+-- As locals, since a global is looked up by its name each time.
+local call, KEYS, ARGV = redis.call, KEYS, ARGV
+local mains = tonumber(ARGV[3])
 local own = {}
 for first = 1, #ARGV[1], 16 do own[#own + 1] = string.sub(ARGV[1], first, first + 15) end
 
@@ -33,7 +35,7 @@ for i = 1, #KEYS do
 end
 if plain then
   for i = 1, #KEYS do call('ZREM', KEYS[i], unpack(own)) end
-  return own
+  return {}
 end
 
 local now = tonumber(ARGV[2])
@@ -54,12 +56,12 @@ local function is_main(key)
   return #own == 0
 end
 
-local tokens = { unpack(own) }
+local left, tokens = {}, { unpack(own) }
 local upto = now - ARGV[#ARGV - 1]
 for i = 1, mains do
   if is_main(KEYS[i]) then
     for _, failed in ipairs(redis.call('ZRANGEBYSCORE', KEYS[i], '(0', upto)) do
-      tokens[#tokens + 1] = failed
+      left[#left + 1], tokens[#tokens + 1] = failed, failed
     end
     redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', 0)
   end
@@ -69,4 +71,4 @@ for i, key in ipairs(KEYS) do
   if remove(key, tokens) > 0 then let_expire(key, i * 7 - 2) end
   if was_blocked[i] and not is_blocked(key, i * 7 - 2) then announce(key) end
 end
-return tokens
+return left

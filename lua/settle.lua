@@ -10,7 +10,8 @@
 --
 -- Reply: in how many counters the attempt was in flight (fail), or was at all (cancel).
 
-local call = redis.call
+-- As locals, since a global is looked up by its name each time.
+local call, KEYS, ARGV = redis.call, KEYS, ARGV
 local tokens, verb, age = ARGV[1], ARGV[3], ARGV[#ARGV - 1]
 local now = tonumber(ARGV[2])
 

@@ -329,7 +329,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Cleans up counters that are kept together. Says which attempts left them.
+    /// Cleans up counters that are kept together. Says which failed attempts left them.
     async fn clean_up_together(
         &self,
         token: Option<Token>,

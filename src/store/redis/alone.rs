@@ -135,8 +135,9 @@ impl Alone {
                 }
             }
             Debt::Cancel(tokens, counters) => {
+                let slots = counters.slots();
                 for token in tokens {
-                    self.cancel(*token, counters);
+                    let _ = at_once(self.local.cancel(*token, &slots));
                 }
             }
             Debt::CleanUp(token, counters, mains, _) => {
@@ -144,7 +145,7 @@ impl Alone {
                 let (mains, others) = slots.split_at(*mains);
                 let _ = at_once(self.local.cleanup(None, mains, others));
                 if let Some(token) = token {
-                    self.cancel(*token, counters);
+                    let _ = at_once(self.local.cancel(*token, &slots));
                 }
             }
             Debt::Merge(..) | Debt::Remember(..) => {}

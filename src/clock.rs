@@ -5,11 +5,8 @@ use std::time::Instant;
 use std::{
     fmt::Debug,
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-
-#[cfg(target_os = "linux")]
-use coarsetime::Instant;
 
 use crate::algorithm::Millis;
 
@@ -45,9 +42,6 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 
 /// Time since the clock was made; setting the machine's clock does not touch it.
 ///
-/// On Linux it is that of the kernel's last tick, so some 4 milliseconds may be missing: reading it exactly
-/// would take as long as a tenth of a whole login.
-///
 /// ```
 /// use tower_login_rate_limit::clock::{Clock, MonotonicClock};
 ///
@@ -71,18 +65,40 @@ impl MonotonicClock {
 }
 
 impl Clock for MonotonicClock {
-    #[cfg(target_os = "linux")]
-    fn now(&self) -> Millis {
-        // Otherwise all threads would write to one place.
-        let now = Instant::now_without_cache_update();
-        now.duration_since(self.start).as_millis()
-    }
-
-    #[cfg(not(target_os = "linux"))]
     fn now(&self) -> Millis {
         to_millis(self.start.elapsed())
     }
 }
+
+/// The same as of the kernel's last tick, which is 1 to 10 milliseconds old: for a store that is asked more
+/// quickly than the exact time is.
+#[cfg(all(feature = "memory", target_os = "linux"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoarseClock {
+    start: coarsetime::Instant,
+}
+
+#[cfg(all(feature = "memory", target_os = "linux"))]
+impl CoarseClock {
+    pub(crate) fn new() -> Self {
+        Self {
+            start: coarsetime::Instant::now_without_cache_update(),
+        }
+    }
+}
+
+#[cfg(all(feature = "memory", target_os = "linux"))]
+impl Clock for CoarseClock {
+    fn now(&self) -> Millis {
+        // With an update of coarsetime's cache all threads would write to one place.
+        let now = coarsetime::Instant::now_without_cache_update();
+        now.duration_since(self.start).as_millis()
+    }
+}
+
+/// Elsewhere the exact one has to do.
+#[cfg(all(feature = "memory", not(target_os = "linux")))]
+pub(crate) use MonotonicClock as CoarseClock;
 
 /// The machine's own idea of the time since 1970.
 ///

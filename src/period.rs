@@ -82,22 +82,7 @@ impl Period {
             seconds.div_ceil(step).saturating_mul(step),
         ))
     }
-}
 
-/// Seconds, with a started one counted whole.
-fn whole_seconds_up(duration: Duration) -> u64 {
-    duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0))
-}
-
-impl From<Duration> for Period {
-    fn from(duration: Duration) -> Self {
-        Self::Of(duration)
-    }
-}
-
-impl Period {
     /// Writes what [`Display`](fmt::Display) does, without the machinery of formatting: every refusal says
     /// when it lifts.
     pub(crate) fn write_words(self, words: &mut impl fmt::Write) -> fmt::Result {
@@ -124,6 +109,19 @@ impl Period {
             "" => words.write_str("0 seconds"),
             _ => Ok(()),
         }
+    }
+}
+
+/// Seconds, with a started one counted whole.
+fn whole_seconds_up(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
+impl From<Duration> for Period {
+    fn from(duration: Duration) -> Self {
+        Self::Of(duration)
     }
 }
 

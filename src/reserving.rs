@@ -58,15 +58,10 @@ impl Reserving {
     /// What was decided, if it is decided already.
     #[inline]
     pub(crate) fn at_once(mut self) -> Result<Result<Attempt, ReserveError>, Deciding> {
-        match &mut self.0 {
-            State::Decided(reserved) => match reserved.take() {
-                Some(reserved) => Ok(reserved),
-                None => done(),
-            },
-            State::Deciding(_) => match mem::replace(&mut self.0, State::Decided(None)) {
-                State::Deciding(deciding) => Err(deciding),
-                State::Decided(_) => done(),
-            },
+        match mem::replace(&mut self.0, State::Decided(None)) {
+            State::Decided(Some(reserved)) => Ok(reserved),
+            State::Decided(None) => done(),
+            State::Deciding(deciding) => Err(deciding),
         }
     }
 }

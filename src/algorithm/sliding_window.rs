@@ -111,13 +111,13 @@ impl SlidingWindow {
         self.before(attempts.all(), now)
     }
 
-    /// How many of these were before the window that ends at `end`.
-    fn before(&self, failures: &[Entry], end: Millis) -> usize {
-        let (Some(window), Some(first)) = (self.window, failures.first()) else {
+    /// How many of these were before the window that ends at `end`; those in flight never are.
+    fn before(&self, attempts: &[Entry], end: Millis) -> usize {
+        let (Some(window), Some(first)) = (self.window, attempts.first()) else {
             return 0;
         };
         match has_passed(window, first.at, end) {
-            true => failures.partition_point(|entry| has_passed(window, entry.at, end)),
+            true => attempts.partition_point(|entry| has_passed(window, entry.at, end)),
             false => 0,
         }
     }

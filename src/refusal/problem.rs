@@ -52,10 +52,8 @@ impl Respond for ProblemJson {
             HeaderValue::from_static("application/problem+json"),
         );
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = retry_after
-            && let Ok(seconds) = HeaderValue::from_str(itoa::Buffer::new().format(seconds))
-        {
-            headers.insert(RETRY_AFTER, seconds);
+        if let Some(seconds) = retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
         }
         response
     }

@@ -3,9 +3,9 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule, Token,
+    KnownAddresses, Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule, Token,
     clock::{Clock, ManualClock},
-    store::{Key, MemoryStore, Slot, Store, StoreErrorKind},
+    store::{Key, KnownAddress, MemoryStore, Slot, Store, StoreErrorKind},
 };
 
 use crate::support::{DAY, START, attempt, fail, ip};
@@ -219,4 +219,32 @@ async fn a_block_that_was_given_an_end_makes_room_after_it() {
     assert!(!reserve("one", &a_minute).await.unwrap().admitted());
     clock.advance(Duration::from_secs(120));
     assert!(reserve("another", &a_minute).await.unwrap().admitted());
+}
+
+/// A store may be asked for one counter twice, with and without an exception. It takes the room of one.
+#[tokio::test]
+async fn a_counter_that_is_asked_for_twice_takes_its_room_once() {
+    let store = MemoryStore::with_capacity(2);
+    let limit = Limit::attempts(5).within(Period::hours(1)).build().unwrap();
+    let (home, keep) = ("192.0.2.1".parse().unwrap(), KnownAddresses::default());
+    let counter = || Slot::new(Key::of_subject("account", &b"user"[..]), &limit);
+    let exempt = || counter().unless_known(KnownAddress::new("homes", home, keep));
+    // Which takes room too.
+    let homes = Key::of_subject("homes", &b"user"[..]);
+    store.remember(&homes, home, keep).await.unwrap();
+    for slots in [
+        [exempt(), counter()],
+        [counter(), exempt()],
+        [counter(), counter()],
+    ] {
+        for _ in 0..2 {
+            let token = Token::new();
+            let lease = Duration::from_secs(30);
+            let standings = store.reserve(token, lease, &slots).await.unwrap();
+            assert!(standings.admitted());
+            assert_eq!(store.len(), 2);
+            store.cancel(token, &slots).await.unwrap();
+            assert_eq!(store.len(), 1);
+        }
+    }
 }

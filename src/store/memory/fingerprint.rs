@@ -67,3 +67,45 @@ impl Fingerprints {
 }
 
 const SHARD_SHIFT: u32 = u128::BITS - SHARDS.ilog2();
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::Address;
+
+    #[test]
+    fn different_keys_have_different_fingerprints() {
+        let addresses = [
+            "192.0.2.1",
+            "::c000:201",
+            "2001:db8::/64",
+            "2001:db8::/56",
+            "2001:db8::",
+        ]
+        .map(|text| Some(text.parse::<Address>().unwrap()));
+        let parts = [
+            "",
+            "a",
+            "b",
+            "ab",
+            "ba",
+            "a\0",
+            "\0a",
+            "somebody with a long name",
+        ];
+        let (fingerprints, mut seen) = (Fingerprints::new(), HashMap::new());
+        for address in addresses.into_iter().chain([None]) {
+            for kind in parts {
+                for subject in parts {
+                    let mut key = Key::of_subject(kind, subject.as_bytes());
+                    key.address = address;
+                    let name = (address, kind, subject);
+                    let before = seen.insert(fingerprints.of(&key).hash, name);
+                    assert_eq!(before, None, "the same as {name:?}");
+                }
+            }
+        }
+    }
+}

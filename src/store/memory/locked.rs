@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 
 use super::{
     fingerprint::Fingerprint,
-    table::{Entry, Keep, Room, Table},
+    table::{Entry, Room, Table},
 };
 use crate::{
     Address, KnownAddresses, Limit, Token,
     algorithm::{Counter, Millis, Standing, State},
     clock::to_millis,
-    store::{Slot, Standings},
+    store::{KnownAddress, Slot, Standings},
 };
 
 pub(super) const SHARDS: usize = 64;
@@ -86,7 +86,7 @@ impl Locked<'_> {
                 // An attempt that is here already is let through: its first reply may have been lost.
                 is_refused |= standing.refuses() && !counter.value.holds(token);
                 is_stale |= slot.limit.adds_up() || !is_kept(&standing, slot.limit, counter, now);
-            } else if standing.state != State::Exempt && !self.came_before(i) {
+            } else if standing.state != State::Exempt && !self.came_before(i, standings) {
                 new += 1;
             }
             standings.push(standing);
@@ -127,7 +127,8 @@ impl Locked<'_> {
         let now = self.now;
         let counts = |(i, _): &(usize, _)| standings[*i].state != State::Exempt;
         let counting = slots.iter().enumerate().filter(counts);
-        let is_new = |(i, _): &(usize, _)| self.counter(*i).is_none() && !self.came_before(*i);
+        let is_new =
+            |(i, _): &(usize, _)| self.counter(*i).is_none() && !self.came_before(*i, standings);
         if !self.room.take(counting.clone().filter(is_new).count()) {
             return None;
         }
@@ -162,11 +163,12 @@ impl Locked<'_> {
         }
     }
 
-    /// Whether a slot asks for the same counter as one before it.
+    /// Whether a slot before this one, which stands like this, counts in the same counter.
     #[inline]
-    fn came_before(&self, i: usize) -> bool {
+    fn came_before(&self, i: usize, standings: &[Standing]) -> bool {
         let keys = &self.keys.counters;
-        keys[..i].contains(&keys[i])
+        let counts = |before: usize| standings[before].state != State::Exempt;
+        (0..i).any(|before| keys[before] == keys[i] && counts(before))
     }
 
     pub(super) fn check(&self, slots: &[Slot<'_>]) -> Standings {
@@ -181,16 +183,15 @@ impl Locked<'_> {
             Some(counter) => counter.value.standing(slot.limit, self.now),
             None => Counter::default().standing(slot.limit, self.now),
         };
-        if slot.unless_known.is_some() && self.is_exempt(i, slot) {
+        if let Some(exception) = &slot.unless_known
+            && self.is_exempt(i, exception)
+        {
             standing.state = State::Exempt;
         }
         standing
     }
 
-    fn is_exempt(&self, i: usize, slot: &Slot<'_>) -> bool {
-        let Some(exception) = &slot.unless_known else {
-            return false;
-        };
+    fn is_exempt(&self, i: usize, exception: &KnownAddress<'_>) -> bool {
         let known = self.keys.known.iter().find(|(of, _)| *of == i);
         known.is_some_and(|(_, key)| {
             let mut addresses = self.shard(*key).known(*key, exception.keep, self.now);
@@ -220,13 +221,10 @@ impl Locked<'_> {
             let counters = &mut self.shard_mut(*key).counters;
             let done = counters.change(*key, room, |counter| {
                 if !change(slot.limit, &mut counter.value, now) {
-                    return (0, Keep::Yes);
-                }
-                if counter.value.is_empty() {
-                    return (1, Keep::No);
+                    return (0, true);
                 }
                 counter.expires = expires(&counter.value, slot.limit, now);
-                (1, Keep::Yes)
+                (1, !counter.value.is_empty())
             });
             changed += done.unwrap_or(0);
         }
@@ -265,7 +263,7 @@ impl Locked<'_> {
                     if !is_kept(standing, slot.limit, counter, now) {
                         counter.expires = expires(&counter.value, slot.limit, now);
                     }
-                    ((), Keep::Yes)
+                    ((), true)
                 });
             }
         }

@@ -24,7 +24,7 @@ use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture
 use crate::{
     Address, KnownAddresses, Limit, Token,
     algorithm::{Counter, Millis},
-    clock::{Clock, MonotonicClock, to_millis},
+    clock::{Clock, CoarseClock, to_millis},
 };
 
 /// How often at most all shards are searched for room when the store is full.
@@ -75,7 +75,7 @@ impl MemoryStore {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             fingerprints: Fingerprints::new(),
-            clock: Box::new(MonotonicClock::new()),
+            clock: Box::new(CoarseClock::new()),
             room: Room::new(counters),
             searched: AtomicU64::new(0),
         }
@@ -183,17 +183,12 @@ impl MemoryStore {
     /// Forgets the failures of a counter.
     #[cfg(feature = "redis")]
     pub(crate) fn forget(&self, key: &Key<'_>) {
-        use self::table::Keep;
-
         let key = self.fingerprints.of(key);
         let mut shard = self.lock_shard(key.shard);
         let now = self.clock.now();
         shard.counters.change(key, &self.room, |counter| {
             counter.value.clean_up(None, now);
-            match counter.value.is_empty() {
-                true => ((), Keep::No),
-                false => ((), Keep::Yes),
-            }
+            ((), !counter.value.is_empty())
         });
     }
 

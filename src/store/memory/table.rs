@@ -58,13 +58,6 @@ pub(super) struct Entry<V> {
     pub(super) value: V,
 }
 
-/// Whether an entry stays.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
-    Yes,
-    No,
-}
-
 /// Entries by key. The keys are hashes already.
 pub(super) struct Table<V>(HashTable<Entry<V>>);
 
@@ -82,7 +75,8 @@ impl<V: Default> Table<V> {
         let len = self.0.len();
         if len >= SMALL && len + new > self.0.capacity() {
             self.drop_expired(now, room);
-            self.0.reserve(new, |entry| entry.hash);
+            // With room for some more, so that the next ones do not search again.
+            self.0.reserve(new.max(len / 8), |entry| entry.hash);
         }
     }
 
@@ -98,17 +92,17 @@ impl<V: Default> Table<V> {
             .into_mut()
     }
 
-    /// Changes the entry of this key, if there is one, and drops it if it is of no more use then.
+    /// Changes the entry of this key, if there is one, and drops it unless `change` says to keep it.
     #[inline]
     pub(super) fn change<T>(
         &mut self,
         key: Fingerprint,
         room: &Room,
-        change: impl FnOnce(&mut Entry<V>) -> (T, Keep),
+        change: impl FnOnce(&mut Entry<V>) -> (T, bool),
     ) -> Option<T> {
         let mut found = (self.0.find_entry(key.hash, |entry| entry.hash == key.hash)).ok()?;
         let (result, keep) = change(found.get_mut());
-        if keep == Keep::No {
+        if !keep {
             found.remove();
             room.give(1);
         }

@@ -1,6 +1,7 @@
 //! Calls of the scripts: for counters that are kept together, and for those that a cluster keeps apart.
 
 use std::{
+    iter,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -351,7 +352,7 @@ impl RedisStore {
         keep: KnownAddresses,
     ) -> Cmd {
         let name = self.shared.keys.write(key);
-        let mut command = KNOWN_ADDRESSES.call(1, [&*name].into_iter());
+        let mut command = KNOWN_ADDRESSES.call(iter::once(&*name));
         or_empty(&mut command, address.map(|address| address.to_string()));
         command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
         or_empty(&mut command, self.now());

@@ -127,19 +127,16 @@ where
                 was_sent,
                 ..Failure::from(error)
             };
-            let mut link = match self.at_hand().await {
-                Some(link) => link,
-                None => match timeout_at(deadline, self.checkout()).await {
-                    Ok(Ok(link)) => link,
-                    // One broke while it was being opened, as when the server is started again.
-                    // Another one may not.
-                    Ok(Err(error)) if error.is_connection_dropped() && tries > 1 => {
-                        tries -= 1;
-                        continue;
-                    }
-                    Ok(Err(error)) => return Err(failed(self.explain(&error))),
-                    Err(_) => return Err(failed(self.no_connection_in_time())),
-                },
+            let mut link = match timeout_at(deadline, self.checkout()).await {
+                Ok(Ok(link)) => link,
+                // One broke while it was being opened, as when the server is started again. Another
+                // one may not.
+                Ok(Err(error)) if error.is_connection_dropped() && tries > 1 => {
+                    tries -= 1;
+                    continue;
+                }
+                Ok(Err(error)) => return Err(failed(self.explain(&error))),
+                Err(_) => return Err(failed(self.no_connection_in_time())),
             };
             was_sent = true;
             let answer = link.exchange(&command, script);
@@ -214,16 +211,6 @@ where
             }
             drop(watching);
         });
-    }
-
-    /// A clone of a connection that nobody has to wait for, as there is one nearly always. Waiting for
-    /// one takes a timer and an ear for failures, which cost more than this.
-    async fn at_hand(&self) -> Option<SharedConnection<M::Connection>> {
-        let mut pooled = pin!(self.pool.get());
-        match poll_fn(|cx| Poll::Ready(pooled.as_mut().poll(cx))).await {
-            Poll::Ready(Ok(pooled)) if !pooled.is_broken() => Some(pooled.clone()),
-            _ => None,
-        }
     }
 
     /// A clone of a connection that is not known to be dead.

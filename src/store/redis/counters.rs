@@ -87,7 +87,7 @@ impl Counters {
         self.each_key().collect()
     }
 
-    fn each_key(&self) -> impl Iterator<Item = &[u8]> {
+    fn each_key(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.0.iter().map(|counter| &*counter.key)
     }
 
@@ -153,7 +153,7 @@ impl Counters {
     }
 
     /// Those that make an exception, by their place from 1.
-    fn exceptions(&self) -> impl Iterator<Item = (usize, &Exception)> {
+    fn exceptions(&self) -> impl Iterator<Item = (usize, &Exception)> + Clone {
         let counters = self.0.iter().zip(1..);
         counters.filter_map(|(counter, i)| Some((i, counter.exception.as_ref()?)))
     }
@@ -195,8 +195,7 @@ impl Counters {
     ) -> Cmd {
         let lease = to_millis(lease);
         let known = self.exceptions().map(|(_, exception)| &*exception.key);
-        let count = self.len() + self.exceptions().count();
-        let mut command = RESERVE.call(count, self.each_key().chain(known));
+        let mut command = RESERVE.call(self.each_key().chain(known));
         or_empty(&mut command, token.as_ref().map(Token::as_bytes));
         or_empty(&mut command, now);
         command.arg(lease);
@@ -255,7 +254,7 @@ impl Counters {
         how: impl ToRedisArgs,
         now: Option<Millis>,
     ) -> Cmd {
-        let mut command = script.call(self.len(), self.each_key());
+        let mut command = script.call(self.each_key());
         command.arg(tokens);
         or_empty(&mut command, now);
         command.arg(how);
@@ -329,6 +328,7 @@ fn write_limit(command: &mut Cmd, limit: &Limit, lease: Millis) {
 
 /// Numbers joined by commas, as one argument. Most are alone.
 fn write_list(command: &mut Cmd, mut numbers: impl ExactSizeIterator<Item = Option<Millis>>) {
+    debug_assert!(numbers.len() > 0, "nothing would be read as for ever");
     let first = numbers.next().flatten().unwrap_or(0);
     if numbers.len() == 0 {
         command.arg(first);

@@ -79,11 +79,7 @@ impl KeyScheme {
         hashed.extend_from_slice(kind.as_bytes());
         hashed.extend_from_slice(&key.subject);
         let hash = blake3::keyed_hash(&self.digest_key, &hashed);
-        for byte in &hash.as_bytes()[..16] {
-            for half in [byte >> 4, byte & 15] {
-                name.push(half + if half < 10 { b'0' } else { b'a' - 10 });
-            }
-        }
+        name.extend_from_slice(&hash.to_hex().as_bytes()[..32]);
     }
 }
 
@@ -95,17 +91,11 @@ fn write_address(name: &mut Vec<u8>, address: Address) {
         let _ = write!(name, "{address}");
         return;
     };
-    for (i, octet) in ip.octets().into_iter().enumerate() {
-        if i > 0 {
-            name.push(b'.');
-        }
-        if octet >= 100 {
-            name.push(b'0' + octet / 100);
-        }
-        if octet >= 10 {
-            name.push(b'0' + octet / 10 % 10);
-        }
-        name.push(b'0' + octet % 10);
+    let mut between: &[u8] = b"";
+    for octet in ip.octets() {
+        name.extend_from_slice(between);
+        name.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+        between = b".";
     }
 }
 
@@ -160,12 +150,30 @@ mod tests {
     #[test]
     fn names_stay_what_they_are() {
         // With another name for it, a counter that is in Redis is forgotten.
-        let address: Address = "158.55.121.177".parse().unwrap();
-        let pair = Key::of_address(address, "user-address").and_subject(&b"user1"[..]);
-        assert_eq!(
-            written(&pair),
-            "login:{158.55.121.177}:user-address:ae5d2643d63f60d7fca23f84af7d40ed"
-        );
+        let pair = |address: &str, kind: &'static str| {
+            let key = Key::of_address(address.parse().unwrap(), kind);
+            written(&key.and_subject(&b"user1"[..]))
+        };
+        for (name, expected) in [
+            (
+                pair("158.55.121.177", "user-address"),
+                "login:{158.55.121.177}:user-address:ae5d2643d63f60d7fca23f84af7d40ed",
+            ),
+            (
+                pair("2001:db8:1:2::/64", "user-address"),
+                "login:{2001:db8:1:2::/64}:user-address:ae5d2643d63f60d7fca23f84af7d40ed",
+            ),
+            (
+                pair("158.55.121.177", "a:b"),
+                "login:{158.55.121.177}:a::b:fa2f07c1786502eb645c4b41974e88ad",
+            ),
+            (
+                written(&Key::of_subject("account", &b"user1"[..])),
+                "login:{f3885eff35554b82634ab9ae247503e8}:account",
+            ),
+        ] {
+            assert_eq!(name, expected);
+        }
     }
 
     #[test]

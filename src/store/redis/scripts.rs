@@ -45,8 +45,9 @@ impl Script {
         }
     }
 
-    /// A call with so many keys, by hash; arguments follow.
-    pub(super) fn call<'k>(&self, count: usize, keys: impl Iterator<Item = &'k [u8]>) -> Cmd {
+    /// A call with these keys, by hash; arguments follow.
+    pub(super) fn call<'k>(&self, keys: impl Iterator<Item = &'k [u8]> + Clone) -> Cmd {
+        let count = keys.clone().count();
         let mut command = Cmd::with_capacity(7 + count * 8, 64 + count * 128);
         command.arg("EVALSHA").arg(&self.hash).arg(count);
         for key in keys {

@@ -73,11 +73,13 @@ impl Store for HeldPool {
         });
         let limits: Vec<_> = limits.collect();
         StoreFuture::later(async move {
-            // Nobody is refused here, so the script says its token and what each counter holds.
-            let (_, address, pair): (Vec<u8>, u32, u32) = reply.await?;
-            let usages = [address, pair].into_iter().zip(limits);
-            let standing = |(usage, limit)| Standing::new(usage, limit, State::Clear);
-            Ok(usages.map(standing).collect())
+            // Everybody is new here, so the script says its token and nothing else.
+            let said: Vec<u8> = reply.await?;
+            if said != token.as_bytes() {
+                return Err(failed("somebody has been here before"));
+            }
+            let standing = |limit| Standing::new(1, limit, State::Clear);
+            Ok(limits.into_iter().map(standing).collect())
         })
     }
 

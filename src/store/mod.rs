@@ -59,7 +59,8 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// The attempt was admitted if no standing [refuses](Standing::refuses); usage then includes it,
     /// where it counts.
-    /// It is in flight for `lease`; with a lease of zero it counts at once.
+    /// It is in flight for `lease`; with a lease of zero it counts at once. No two slots should be of one
+    /// counter: with different limits, one of them would decide for how long it is kept.
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
 
     /// Says how each of these counters stands, and writes nothing.

@@ -16,23 +16,34 @@ use crate::store::Key;
 pub(super) struct Fingerprint {
     /// The same for all keys of one address.
     pub(super) shard: usize,
-    /// Of a million keys two have the same with a chance of one in thirty million.
-    pub(super) hash: u64,
+    /// Two, because the hash is quick and not a cryptographic one: there are names that have the same under
+    /// one secret in 10⁸, and an attacker may know them.
+    pub(super) hashes: [u64; 2],
+}
+
+impl Fingerprint {
+    /// For a table.
+    pub(super) const fn hash(self) -> u64 {
+        self.hashes[0]
+    }
 }
 
 /// Makes fingerprints with secrets that are drawn anew in each process. Neither they nor the fingerprints
 /// are ever shown, so whoever wants two names with the same fingerprint can only guess.
 pub(super) struct Fingerprints {
-    hasher: RandomState,
+    hashers: [RandomState; 2],
     /// Odd.
     multiplier: u128,
 }
 
 impl Fingerprints {
     pub(super) fn new() -> Self {
-        let ((a, b), (c, d)) = (Uuid::new_v4().as_u64_pair(), Uuid::new_v4().as_u64_pair());
+        let hasher = || {
+            let ((a, b), (c, d)) = (Uuid::new_v4().as_u64_pair(), Uuid::new_v4().as_u64_pair());
+            RandomState::with_seeds(a, b, c, d)
+        };
         Self {
-            hasher: RandomState::with_seeds(a, b, c, d),
+            hashers: [hasher(), hasher()],
             multiplier: Uuid::new_v4().as_u128() | 1,
         }
     }
@@ -47,21 +58,24 @@ impl Fingerprints {
         // All lengths first, so that no two keys are hashed alike.
         let [kind, subject] = [key.kind.len(), key.subject.len()].map(|length| length as u128);
         let shape = subject << 64 | kind << 16 | u128::from(family) << 8 | u128::from(prefix);
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write_u128(address);
-        hasher.write_u128(shape);
-        hasher.write(key.kind.as_bytes());
-        hasher.write(&key.subject);
-        let hash = hasher.finish();
+        let hash = |hasher: &RandomState| {
+            let mut hasher = hasher.build_hasher();
+            hasher.write_u128(address);
+            hasher.write_u128(shape);
+            hasher.write(key.kind.as_bytes());
+            hasher.write(&key.subject);
+            hasher.finish()
+        };
+        let hashes = [hash(&self.hashers[0]), hash(&self.hashers[1])];
         // Addresses are spread over the shards: the upper bits of a product with a secret depend on all
         // bits of the address, and nobody outside can choose addresses of one shard.
         let spread = match key.address {
             Some(_) => address,
-            None => u128::from(hash),
+            None => u128::from(hashes[0]),
         };
         Fingerprint {
             shard: (spread.wrapping_mul(self.multiplier) >> SHARD_SHIFT) as usize,
-            hash,
+            hashes,
         }
     }
 }
@@ -102,7 +116,7 @@ mod tests {
                     let mut key = Key::of_subject(kind, subject.as_bytes());
                     key.address = address;
                     let name = (address, kind, subject);
-                    let before = seen.insert(fingerprints.of(&key).hash, name);
+                    let before = seen.insert(fingerprints.of(&key).hashes, name);
                     assert_eq!(before, None, "the same as {name:?}");
                 }
             }

@@ -53,7 +53,7 @@ impl Room {
 
 /// One entry, and when it is of no more use; [`Millis::MAX`] for never.
 pub(super) struct Entry<V> {
-    hash: u64,
+    hashes: [u64; 2],
     pub(super) expires: Millis,
     pub(super) value: V,
 }
@@ -63,7 +63,7 @@ pub(super) struct Table<V>(HashTable<Entry<V>>);
 
 impl<V: Default> Table<V> {
     pub(super) fn get(&self, key: Fingerprint) -> Option<&Entry<V>> {
-        self.0.find(key.hash, |entry| entry.hash == key.hash)
+        self.0.find(key.hash(), |entry| entry.hashes == key.hashes)
     }
 
     /// Makes ready for so many new entries.
@@ -76,16 +76,20 @@ impl<V: Default> Table<V> {
         if len >= SMALL && len + new > self.0.capacity() {
             self.drop_expired(now, room);
             // With room for some more, so that the next ones do not search again.
-            self.0.reserve(new.max(len / 8), |entry| entry.hash);
+            self.0.reserve(new.max(len / 8), |entry| entry.hashes[0]);
         }
     }
 
     /// The entry of this key, made if there is none. The caller has taken the room for it.
     pub(super) fn get_or_insert(&mut self, key: Fingerprint) -> &mut Entry<V> {
         self.0
-            .entry(key.hash, |entry| entry.hash == key.hash, |entry| entry.hash)
+            .entry(
+                key.hash(),
+                |entry| entry.hashes == key.hashes,
+                |entry| entry.hashes[0],
+            )
             .or_insert_with(|| Entry {
-                hash: key.hash,
+                hashes: key.hashes,
                 expires: Millis::MAX,
                 value: V::default(),
             })
@@ -100,7 +104,10 @@ impl<V: Default> Table<V> {
         room: &Room,
         change: impl FnOnce(&mut Entry<V>) -> (T, bool),
     ) -> Option<T> {
-        let mut found = (self.0.find_entry(key.hash, |entry| entry.hash == key.hash)).ok()?;
+        let mut found = (self
+            .0
+            .find_entry(key.hash(), |entry| entry.hashes == key.hashes))
+        .ok()?;
         let (result, keep) = change(found.get_mut());
         if !keep {
             found.remove();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost, growth.
 # Finds what that needs, installs it where it may, or says in one sentence what is missing. All of the load
-# stays on this machine; it takes some twelve minutes, and means little if anything else is going on here.
+# stays on this machine; it takes some eight minutes, and means little if anything else is going on here.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,7 +1,5 @@
 //! Where the time comes from.
 
-#[cfg(not(target_os = "linux"))]
-use std::time::Instant;
 use std::{
     fmt::Debug,
     sync::atomic::{AtomicU64, Ordering},

@@ -229,6 +229,30 @@ async fn a_block_for_ever_has_no_end_and_everything_short_of_it_does() {
     assert_eq!(ttl(), None);
 }
 
+/// With a limit of one, somebody's first failure blocks, and may do so for longer than it counts.
+#[tokio::test]
+async fn a_key_outlives_the_block_that_its_first_failure_brings() {
+    let mut both = BothStores::start().await;
+    both.redis.keys_may_live(None);
+    for (block, user) in [(Period::days(1), "a day"), (Period::Forever, "for ever")] {
+        let limit = Limit::attempts(1)
+            .within(Period::minutes(1))
+            .blocked_for(block);
+        let policy = Policy::new([])
+            .unwrap()
+            .with_user_address_limit(limit)
+            .unwrap();
+        let [_, (_, limiter)] = both.limiters(&policy);
+        fail(&limiter, ip(HOME), user, 1).await;
+        let ttl = both.redis.keys().first().map(|(_, ttl)| *ttl);
+        match block {
+            Period::Of(block) => assert!(ttl.unwrap() > block.as_millis() as i64),
+            Period::Forever => assert_eq!(ttl, Some(-1)),
+        }
+        limiter.unblock((ip(HOME), user)).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_token_reserved_twice_counts_once() {
     let both = BothStores::start().await;

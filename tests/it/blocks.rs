@@ -137,10 +137,14 @@ async fn an_unblock_is_honoured_everywhere_long_before_redis_is_asked_again() {
     for url in [redis.url(), cluster, sentinel.url()] {
         let ((store, here), (other, there)) = (server(&url).await, server(&url).await);
         eventually(|| store.status().hears_of_unblocks && other.status().hears_of_unblocks).await;
+        let mut best = Duration::MAX;
         for _ in 0..3 {
             let noticed = unblock_is_noticed(&here, &there).await;
             assert!(noticed < SOON, "{url}: {noticed:?}");
+            best = best.min(noticed);
         }
+        // The machine may be busy with something else, but not each time.
+        assert!(best < Duration::from_secs(1), "{url}: {best:?}");
         assert!(other.status().refused_from_memory >= 3);
     }
 }

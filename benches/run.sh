@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost, growth.
+# Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost,
+# scripts, growth.
 # Finds what that needs, installs it where it may, or says in one sentence what is missing. All of the load
-# stays on this machine; it takes some eight minutes, and means little if anything else is going on here.
+# stays on this machine; it takes some ten minutes, and means little if anything else is going on here.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -14,6 +15,7 @@ export REDIS_BENCHMARK=${REDIS_BENCHMARK:-$(either redis-benchmark valkey-benchm
 need "$REDIS_SERVER" redis-server redis
 need "$REDIS_BENCHMARK" redis-tools redis
 need wrk wrk
+need valgrind valgrind
 need node nodejs node
 need npm npm
 say "redis: $("$REDIS_SERVER" --version)"
@@ -23,4 +25,6 @@ say "rate-limiter-flexible"
 (cd peers/rate-limiter-flexible && npm ci --no-audit --no-fund)
 
 say "measuring"
+# Allocations and instructions are counted by programs of their own, which the first one starts.
+cargo build --release --locked --bins
 exec cargo run --release --locked --bin benches -- "$@"

@@ -18,8 +18,8 @@ use axum::{
 use bytes::Bytes;
 use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy,
-    extract::{AddressError, ExtractAddress},
-    refusal::Denial,
+    extract::{ExtractAddress, ExtractError},
+    response::Denial,
     store::MemoryStore,
 };
 
@@ -30,14 +30,14 @@ struct EdgeClient {
 }
 
 impl ExtractAddress for EdgeClient {
-    fn extract_address(&self, request: &Parts) -> Result<IpAddr, AddressError> {
+    fn extract_address(&self, request: &Parts) -> Result<IpAddr, ExtractError> {
         if request.headers.get("x-edge-key") != Some(&self.key) {
-            return Err(AddressError::bad_request("come in through the edge server"));
+            return Err(ExtractError::bad_request("come in through the edge server"));
         }
         let client = request.headers.get("x-edge-client");
         client
             .and_then(|client| client.to_str().ok()?.parse().ok())
-            .ok_or(AddressError::misconfigured(
+            .ok_or(ExtractError::misconfigured(
                 "the edge server must set x-edge-client",
             ))
     }
@@ -70,7 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             key: HeaderValue::from_static("secret"),
         })
         .with_user(user_in_path)
-        .with_response(one_line);
+        .with_responder(one_line);
     let app = Router::new().route("/login/{user}", post(log_in).layer(layer));
     let listen = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3003".to_owned());
     let listener = tokio::net::TcpListener::bind(listen).await?;

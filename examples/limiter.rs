@@ -33,9 +33,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("Refused by the rule {:?}: {refusal}.", refusal.rule());
                 continue;
             }
-            // Not a permission: the safe thing to do is to say no.
-            Err(ReserveError::Store(error)) => {
-                println!("Can't tell: {error}.");
+            // An error does not admit the attempt.
+            Err(error) => {
+                println!("Can't decide: {error}.");
                 continue;
             }
         };
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("user", _) => Outcome::Failure,
             _ => Outcome::UnknownUser,
         };
-        limiter.settle(attempt, outcome).await?;
+        attempt.settle(outcome).await?;
         match outcome {
             Outcome::Success => println!("Welcome."),
             _ => println!("Wrong user or password."),

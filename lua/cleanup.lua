@@ -1,44 +1,40 @@
--- Takes every failed attempt of the main counters out of them and out of any number of others, and
--- forgets the main ones' past.
+-- Takes every failed attempt of the main counters out of them and out of any number of others, and drops
+-- the main counters' past.
 --
 -- Attempts in flight stay, and so does everything in the other counters that is not in a main one. With
--- a token, only counters that it is in are main ones, so that an attempt cleans up once, however often
--- it is said that it went well.
+-- tokens, only counters that hold one of them are main ones, so that an attempt cleans up once, however
+-- often its success is reported.
 --
 -- KEYS     the main counters, then the others
--- ARGV[1]  the token of an attempt that is taken out too, failed or in flight, or several tokens of the
---          same attempt, 16 bytes each; empty: none
+-- ARGV[1]  the tokens of one attempt, which is taken out too, failed or in flight, 16 bytes each; empty:
+--          none
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  how many are main counters
--- ARGV[4]  how many keys there are
--- then for each counter seven arguments, which counters.lua describes,
--- then how long ago it went well, in milliseconds: what failed since stays; and the channel
+-- ARGV[4]  how long ago the attempt succeeded, in milliseconds: what failed since stays
 --
--- Reply: the tokens of the failed attempts that left, for counters that are kept on another server.
+-- Reply: the tokens of the failed attempts that were taken out, for counters on another server.
 
--- As locals, since a global is looked up by its name each time.
+-- Locals, since a global is looked up by name at each use.
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
-local mains = tonumber(ARGV[3])
-local own = {}
+-- insert count, plain_settle
+local now, mains, own = tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 for first = 1, #ARGV[1], 16 do own[#own + 1] = string.sub(ARGV[1], first, first + 15) end
 
--- Most people get in at once: their counter holds this attempt and nothing else, and no window that
--- matters is full. Then there is nothing but this attempt to take out, and nothing to announce; that is
--- done here, before anything else is even defined.
-local plain = #own > 0
-for i = 1, #KEYS do
-  local a = i * 7 - 2
-  plain = plain and ARGV[a] == 'window' and (ARGV[a + 6] ~= '0' or ARGV[a + 5] == '0')
-  local size = plain and call('ZCARD', KEYS[i])
-  plain = size and size < tonumber(ARGV[a + 1]) and (i > mains or size <= 1)
-  if not plain then break end
-end
-if plain then
-  for i = 1, #KEYS do call('ZREM', KEYS[i], unpack(own)) end
-  return {}
+-- Most logins succeed at once: the main counters hold this attempt and nothing else, and no window is full.
+-- Then only this attempt has to be taken out, and there is nothing to publish.
+if plain_settle and #own > 0 then
+  -- insert limit
+  local is_sparse = true
+  for i = 1, count do
+    local size = is_sparse and call('ZCARD', KEYS[i])
+    is_sparse = size and size < limit[i] and (i > mains or size <= 1)
+  end
+  if is_sparse then
+    for i = 1, count do call('ZREM', KEYS[i], unpack(own)) end
+    return {}
+  end
 end
 
-local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -47,28 +43,28 @@ end
 -- include counters.lua
 
 local was_blocked = {}
-for i, key in ipairs(KEYS) do was_blocked[i] = is_blocked(key, i * 7 - 2) end
+for i, l in ipairs(limits) do was_blocked[i] = is_blocked(KEYS[i], l) end
 
 local function is_main(key)
   for _, token in ipairs(own) do
-    if redis.call('ZSCORE', key, token) then return true end
+    if call('ZSCORE', key, token) then return true end
   end
   return #own == 0
 end
 
-local left, tokens = {}, { unpack(own) }
-local upto = now - ARGV[#ARGV - 1]
+local removed, tokens = {}, { unpack(own) }
 for i = 1, mains do
   if is_main(KEYS[i]) then
-    for _, failed in ipairs(redis.call('ZRANGEBYSCORE', KEYS[i], '(0', upto)) do
-      left[#left + 1], tokens[#tokens + 1] = failed, failed
+    for _, failed in ipairs(call('ZRANGEBYSCORE', KEYS[i], '(0', now - ARGV[4])) do
+      removed[#removed + 1], tokens[#tokens + 1] = failed, failed
     end
-    redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', 0)
+    call('ZREMRANGEBYSCORE', KEYS[i], '-inf', 0)
   end
 end
 
-for i, key in ipairs(KEYS) do
-  if remove(key, tokens) > 0 then let_expire(key, i * 7 - 2) end
-  if was_blocked[i] and not is_blocked(key, i * 7 - 2) then announce(key) end
+for i, l in ipairs(limits) do
+  local key = KEYS[i]
+  if remove(key, tokens) > 0 then let_expire(key, l) end
+  if was_blocked[i] and not is_blocked(key, l) then publish(key) end
 end
-return left
+return removed

@@ -1,41 +1,37 @@
--- What the scripts share: how a counter stands under each algorithm, and for how long it is of use. It
--- takes the place of the line `-- include counters.lua`; `now` is set by then.
+-- What the scripts share: how a counter stands under each algorithm, and how long it is kept. It takes the
+-- place of the line `-- include counters.lua`; `call` and `now` are set by then.
 --
--- A counter is a sorted set. Its members with a score above zero are attempt tokens. A score that has
--- passed is the time at which the attempt failed. A score to come is the end of its lease: the attempt
--- is in flight, and becomes a failure by itself when the lease ends.
+-- A counter is a sorted set. Its members with a score above zero are attempt tokens. A score in the past is
+-- the time at which the attempt failed. A score in the future is the end of its lease: the attempt is in
+-- flight, and becomes a failure by itself when the lease ends.
 --
--- One more member, with the score -1, may hold the past: what is no longer kept one by one.
+-- One more member, with the score -1, may hold the past: a summary of failures that are no longer kept one
+-- by one.
 --   'w nth began'                 sliding window: the last block is the nth in a row and began then
 --   'b tokens less at nth began'  token bucket: what was missing at a time, and the last block
 --   'c start previous current nth began'
 --                                 sliding-window counter: counts of two windows, and the last block
--- An nth of 0 is no block. What another algorithm has left is ignored, and goes at the next admission.
+-- An nth of 0 is no block. What another algorithm has left is ignored, and dropped at the next admission.
 --
--- For each counter there are seven arguments:
---   algorithm  window, growing (a window whose blocks grow), backoff, bucket or counter
+-- `limits` has one table for each counter:
+--   algorithm  'window', 'growing' (a window whose blocks grow), 'backoff', 'bucket' or 'counter'
 --   limit      how many attempts may count; backoff: how many failures cost no wait
---   window     how long a failure counts, in milliseconds; 0: for ever. bucket: how long an empty one
---              takes to be full. backoff: after how long without a failure all are forgotten
---   block      how long reaching the limit blocks, in milliseconds; 0: for ever. Several, joined by
---              commas, for a block that comes again too soon. Empty: no block. backoff: the waits
---   again      how soon after the end of the last block that is. backoff: jitter in percent
---   keep       how long the key is of use after this, in milliseconds; 0: for ever
---   keep_full  the same if a block is or may be in force; several, as for block
--- In scripts that take attempts out, the last argument is the channel on which it is announced that a
--- counter which was blocked may no longer be.
+--   window     how long a failure counts, in milliseconds; 0: forever. bucket: how long an empty one takes
+--              to fill. backoff: after how long without a failure all are forgotten
+--   blocks     how long reaching the limit blocks, in milliseconds; 0: forever. Several for blocks that grow,
+--              none for no block. backoff: the waits
+--   again      how soon after the end of the last block the next one is longer. backoff: jitter in percent
+--   keep       how long the key is kept after this, in milliseconds; 0: forever
+--   keep_full  the same while a block is or may be in force, for each of the blocks
+-- `channel` is where the names of counters are published that were blocked and no longer are.
+
+-- insert limits, channel
 
 -- How many of the newest failures bucket and counter keep one by one.
 local KEPT = 8
 
-local function numbers(list)
-  local found = {}
-  for number in string.gmatch(list, '[^,]+') do found[#found + 1] = tonumber(number) end
-  return found
-end
-
-local function count(key, after, to)
-  return redis.call('ZCOUNT', key, string.format('(%.0f', after), to)
+local function count_between(key, after, to)
+  return call('ZCOUNT', key, string.format('(%.0f', after), to)
 end
 
 -- When the window that ends at `stop` begins; below zero is the past.
@@ -45,7 +41,7 @@ end
 
 -- Failures, the oldest first, with their times, and the past.
 local function read_failures(key)
-  local read = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES')
+  local read = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES')
   local members, times, past = {}, {}, nil
   for i = 1, #read, 2 do
     local time = tonumber(read[i + 1])
@@ -76,7 +72,7 @@ local function left_of_block(blocks, nth, began)
   return math.max(began + length - now, 0)
 end
 
--- Each of these says how a counter stands:
+-- Each of these judges how a counter stands:
 --   usage, limit  attempts that count, and how many may; without those in flight if it is blocked
 --   thousandths   the usage in thousandths, where it has a fraction
 --   reset         milliseconds until the block lifts; -1: never; 0: not blocked
@@ -85,72 +81,72 @@ end
 --   from, upto    failures with these scores are dropped,
 --   drop          and these members,
 --   found, past   and the past that was found is replaced by this one
---   folded        what the members to drop add up to, if they can go at any time
+--   folded        the summary of the members to drop, if they can go at any time
 
-local function judge_window(key, a)
-  local limit, window, blocks = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), numbers(ARGV[a + 3])
-  local grows = ARGV[a] == 'growing'
+local function judge_window(key, l)
+  local limit, window, blocks = l.limit, l.window, l.blocks
+  local grows = l.algorithm == 'growing'
   local j = { limit = limit, reset = 0, nth = 0, began = 0, from = '-inf', upto = beginning(now, window) }
   -- As in reserve.lua: with so few it is neither blocked nor busy.
-  if not grows and redis.call('ZCARD', key) < limit then
-    j.usage = count(key, j.upto, '+inf')
+  if not grows and call('ZCARD', key) < limit then
+    j.usage = count_between(key, j.upto, '+inf')
     return j
   end
   if grows then
     j.from = '(0'
-    j.found = redis.call('ZRANGEBYSCORE', key, '-inf', 0)[1]
+    j.found = call('ZRANGEBYSCORE', key, '-inf', 0)[1]
     local nth, began = string.match(j.found or '', '^w (%d+) (%d+)$')
     if nth then j.nth, j.began, j.past = tonumber(nth), tonumber(began), j.found end
   end
-  local newest = redis.call('ZREVRANGEBYSCORE', key, now, '(0', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local newest = call('ZREVRANGEBYSCORE', key, now, '(0', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if newest and #blocks == 0 then
-    local recent = count(key, j.upto, now)
+    local recent = count_between(key, j.upto, now)
     if recent >= limit then
       j.usage, j.reset = recent, -1
       if window > 0 then
         -- There is room when fewer than the limit are left.
-        local gives_way = redis.call('ZREVRANGEBYSCORE', key, now, '(0', 'WITHSCORES', 'LIMIT', limit - 1, 1)
+        local gives_way = call('ZREVRANGEBYSCORE', key, now, '(0', 'WITHSCORES', 'LIMIT', limit - 1, 1)
         j.reset = gives_way[2] + window - now
       end
       return j
     end
   elseif newest then
     local last = tonumber(newest)
-    local recent = count(key, beginning(last, window), newest)
+    local recent = count_between(key, beginning(last, window), newest)
     if recent >= limit then
-      j.nth = number_after(blocks, tonumber(ARGV[a + 4]), j.nth, j.began, last)
+      j.nth = number_after(blocks, l.again, j.nth, j.began, last)
       j.began = last
       j.usage, j.reset = recent, left_of_block(blocks, j.nth, last)
       if j.reset == 0 then
-        -- The block is over and the slate is clean, up to the last failure: an attempt without a
-        -- lease is written with the time that it is now, and must stay.
-        j.usage, j.upto = count(key, now, '+inf'), last
+        -- The block is over, and failures up to the last one no longer count: an attempt without a lease
+        -- is written with the current time, and must stay.
+        j.usage, j.upto = count_between(key, now, '+inf'), last
         if grows then j.past = string.format('w %.0f %.0f', j.nth, last) end
       end
       return j
     end
   end
-  j.usage = count(key, j.upto, '+inf')
+  j.usage = count_between(key, j.upto, '+inf')
   return j
 end
 
-local function judge_backoff(key, a)
-  local free, forget, waits = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), numbers(ARGV[a + 3])
+local function judge_backoff(key, l)
+  local free, forget, waits = l.limit, l.window, l.blocks
   local members, times, found = read_failures(key)
   local last, counted = times[#times], 0
   if last and (forget == 0 or now - last < forget) then counted = math.min(#members, #waits) end
   local j = { limit = math.max(free, counted) + 1, reset = 0, nth = 0, began = 0, drop = {}, found = found }
   for i = 1, #members - counted do j.drop[i] = members[i] end
   if counted > 0 then
-    -- Jitter comes from the token: nobody outside knows it, and whoever looks comes to the same wait.
+    -- Jitter comes from the token: it is secret, and every store computes the same wait.
     local throw = string.byte(members[#members], 1) - 128
-    local wait = waits[counted] + math.floor(waits[counted] * ARGV[a + 4] * throw / 12800)
+    local wait = waits[counted] + math.floor(waits[counted] * l.again * throw / 12800)
     if now < last + wait then
       j.usage, j.reset = counted, last + wait - now
       return j
     end
   end
-  j.usage = counted + count(key, now, '+inf')
+  j.usage = counted + count_between(key, now, '+inf')
   return j
 end
 
@@ -208,14 +204,13 @@ local function counter(limit, window, start, previous, current)
   }
 end
 
--- Bucket and counter add failures up: first the past, then those that are kept one by one.
-local function judge_adding_up(key, a)
-  local limit, window, blocks = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), numbers(ARGV[a + 3])
-  local again = tonumber(ARGV[a + 4])
+-- Bucket and counter sum failures up: first the past, then those that are kept one by one.
+local function judge_summary(key, l)
+  local limit, window, blocks, again = l.limit, l.window, l.blocks, l.again
   local members, times, found = read_failures(key)
   local letter, x, y, z, nth, began = string.match(found or '', '^(%a) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local j = { limit = limit, reset = 0, drop = {}, found = found }
-  local first, is_bucket = times[1] or now, ARGV[a] == 'bucket'
+  local first, is_bucket = times[1] or now, l.algorithm == 'bucket'
   if letter == (is_bucket and 'b' or 'c') then
     j.past, x, y, z = found, tonumber(x), tonumber(y), tonumber(z)
     nth, began = tonumber(nth), tonumber(began)
@@ -238,8 +233,8 @@ local function judge_adding_up(key, a)
       j.folded = string.format('%s %.0f %.0f', folded, nth, began)
     end
   end
-  -- An admission comes after a block, and notes it: taking back the failure that brought it, as whoever
-  -- made it can by logging in, does not undo it.
+  -- An admission comes after a block, and notes it: taking back the failure that caused it, as its user can
+  -- by logging in, does not undo it.
   if j.past or j.folded or nth > 0 then j.past = string.format('%s %.0f %.0f', folded, nth, began) end
   if #blocks == 0 then nth, began = 0, 0 end
   j.nth, j.began = nth, began
@@ -251,7 +246,7 @@ local function judge_adding_up(key, a)
   local left = left_of_block(blocks, nth, began)
   if left == -1 or left > j.reset then j.reset = left end
   if j.reset == 0 then
-    local in_flight = count(key, now, '+inf')
+    local in_flight = count_between(key, now, '+inf')
     j.usage = j.usage + in_flight
     j.thousandths = j.thousandths + in_flight * 1000
   end
@@ -262,16 +257,12 @@ local judges = {
   window = judge_window,
   growing = judge_window,
   backoff = judge_backoff,
-  bucket = judge_adding_up,
-  counter = judge_adding_up,
+  bucket = judge_summary,
+  counter = judge_summary,
 }
 
-local function judge(key, a)
-  return judges[ARGV[a]](key, a)
-end
-
-local function adds_up(a)
-  return ARGV[a] == 'bucket' or ARGV[a] == 'counter'
+local function judge(key, l)
+  return judges[l.algorithm](key, l)
 end
 
 local function refuses(j)
@@ -280,61 +271,71 @@ end
 
 local function remove(key, members)
   local removed = 0
-  -- Lua can pass on only so many arguments at once.
+  -- Lua passes on a limited number of arguments.
   for first = 1, #members, 1000 do
-    removed = removed + redis.call('ZREM', key, unpack(members, first, math.min(first + 999, #members)))
+    removed = removed + call('ZREM', key, unpack(members, first, math.min(first + 999, #members)))
   end
   return removed
 end
 
-local function is_blocked(key, a)
-  local is_window = ARGV[a] == 'window' or ARGV[a] == 'growing'
-  if redis.call('ZCARD', key) < (is_window and tonumber(ARGV[a + 1]) or 1) then return false end
-  return judge(key, a).reset ~= 0
+local function is_blocked(key, l)
+  local is_window = l.algorithm == 'window' or l.algorithm == 'growing'
+  if call('ZCARD', key) < (is_window and l.limit or 1) then return false end
+  return judge(key, l).reset ~= 0
 end
 
--- Somebody may remember that it is blocked. Where this may not be said, they find out later.
-local function announce(key)
-  redis.pcall('PUBLISH', ARGV[#ARGV], key)
+-- The id that a server takes at each start; nil where INFO is not permitted.
+local function run_id()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and string.match(info, 'run_id:(%x+)') or nil
 end
 
--- Replaces what can go at any time by what it adds up to, so that whoever is refused again and again does
--- not cost more each time.
+-- Processes may have cached that it is blocked. Where publishing is not permitted, they revalidate.
+local function publish(key)
+  redis.pcall('PUBLISH', channel, key)
+end
+
+-- Replaces what can be dropped at any time by its summary, so that refusing again and again does not cost
+-- more each time.
 local function fold(key, j)
   if not j.folded then return end
-  -- A server whose memory is full refuses this, and then it has to wait.
+  -- A server whose memory is full refuses this; then it is done later.
   local added = redis.pcall('ZADD', key, -1, j.folded)
   if type(added) == 'table' then return end
-  if j.found and j.found ~= j.folded then redis.call('ZREM', key, j.found) end
+  if j.found and j.found ~= j.folded then call('ZREM', key, j.found) end
   remove(key, j.drop)
 end
 
--- How long a key is of use; 0: for ever. `may_block`: a block is in force, or may be with what is in
--- flight.
-local function lifetime(a, j, may_block)
-  local blocks, again = numbers(ARGV[a + 3]), tonumber(ARGV[a + 4])
-  local keep = tonumber(ARGV[a + 5])
-  if may_block then
-    local keep_full = numbers(ARGV[a + 6])
-    keep = keep_full[number_after(blocks, again, j.nth, j.began, now)]
-  end
+-- How long a key is kept; 0: forever. `may_block`: a block is in force, or may be with what is in flight.
+local function lifetime(l, j, may_block)
+  local blocks, keep = l.blocks, l.keep
+  if may_block then keep = l.keep_full[number_after(blocks, l.again, j.nth, j.began, now)] end
   if keep > 0 and j.nth > 0 and #blocks > 1 then
     local length = blocks[math.min(j.nth, #blocks)]
     if length == 0 then return 0 end
-    keep = math.max(keep, j.began + length + again - now)
+    keep = math.max(keep, j.began + length + l.again - now)
   end
   return keep
 end
 
--- A key without end is one that blocks for ever, or might when what is in flight fails. If that is past,
--- the key runs out as others do.
-local function let_expire(key, a)
-  local may_last = string.find(',' .. ARGV[a + 6] .. ',', ',0,', 1, true)
-  if not may_last or ARGV[a + 5] == '0' or redis.call('PTTL', key) >= 0 then return end
-  local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
+local function set_lifetime(key, keep)
+  if keep == 0 then
+    call('PERSIST', key)
+  else
+    call('PEXPIRE', key, keep)
+  end
+end
+
+-- A key that is kept forever blocks forever, or might when what is in flight fails. If that is over, the key
+-- expires as others do.
+local function let_expire(key, l)
+  local may_last = false
+  for _, keep in ipairs(l.keep_full) do may_last = may_last or keep == 0 end
+  if not may_last or l.keep == 0 or call('PTTL', key) >= 0 then return end
+  local newest = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
   if not newest then return end
-  local j = judge(key, a)
+  local j = judge(key, l)
   if refuses(j) then return end
-  local keep = lifetime(a, j, false)
-  if keep > 0 then redis.call('PEXPIRE', key, math.max(newest - now, 0) + keep) end
+  local keep = lifetime(l, j, false)
+  if keep > 0 then call('PEXPIRE', key, math.max(newest - now, 0) + keep) end
 end

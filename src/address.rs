@@ -7,11 +7,13 @@ use std::{
     str::FromStr,
 };
 
-/// A client address in the one form that is counted: IPv4 as it is, IPv4 inside IPv6 (mapped, or from
-/// a translator between the two) as that IPv4 address, other IPv6 cut to a network.
+/// A site has an IPv6 network of 48 bits, or a longer one.
+const TAG_BITS: u8 = 48;
+
+/// A client address in canonical form: IPv4 unchanged, IPv4 embedded in IPv6 (mapped, or by a translator)
+/// as that IPv4 address, other IPv6 addresses truncated to a network.
 ///
-/// A single customer's IPv6 line has 2⁶⁴ addresses or more, so counting them one by one would give
-/// an attacker as many budgets.
+/// A single customer has 2⁶⁴ IPv6 addresses or more, so counting each would give an attacker as many budgets.
 ///
 /// ```
 /// use tower_login_rate_limit::Address;
@@ -32,13 +34,11 @@ pub struct Address {
 }
 
 impl Address {
-    /// The canonical form of `ip`, with IPv6 cut to its first `ipv6_prefix` bits (128 at most).
+    /// The canonical form of `ip`, with IPv6 truncated to its first `ipv6_prefix` bits (128 at most).
+    #[must_use]
     pub fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
         match embedded_ipv4(ip) {
-            IpAddr::V4(ip) => Self {
-                ip: IpAddr::V4(ip),
-                prefix: 32,
-            },
+            ip @ IpAddr::V4(_) => Self { ip, prefix: 32 },
             IpAddr::V6(ip) => {
                 let prefix = ipv6_prefix.min(128);
                 let mask = u128::MAX
@@ -52,34 +52,56 @@ impl Address {
         }
     }
 
+    /// The network of this many bits that an IPv6 network is part of.
+    pub(crate) fn widened(self, bits: u8) -> Self {
+        match self.ip {
+            IpAddr::V4(_) => self,
+            IpAddr::V6(_) => Self::new(self.ip, bits.min(self.prefix)),
+        }
+    }
+
+    /// What decides where counters are kept: the same for an address and for the networks around it that
+    /// policies count by, so that one script, and one lock, decides on all of them.
+    pub(crate) fn tag(self) -> Self {
+        self.widened(TAG_BITS)
+    }
+
     /// The address, or the first one of its network.
     pub const fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// How many bits of it count.
+    /// How many bits identify the client: 32 for IPv4.
     pub const fn prefix(&self) -> u8 {
         self.prefix
     }
 }
 
-/// The IPv4 address inside an IPv6 address, where there is one. Cut to a network, all clients behind
-/// a translator would be one.
+/// The IPv4 address embedded in an IPv6 address, if there is one. Truncated to a network, all clients of a
+/// translator would be one.
 fn embedded_ipv4(ip: IpAddr) -> IpAddr {
     let ip = ip.to_canonical();
     let IpAddr::V6(v6) = ip else {
         return ip;
     };
+    let v4 = |a: u16, b: u16| IpAddr::V4((u32::from(a) << 16 | u32::from(b)).into());
     match v6.segments() {
         // NAT64 (RFC 6052), and the addresses of stateless translators (RFC 7915).
-        [0x64, 0xff9b, 0, 0, 0, 0, a, b] | [0, 0, 0, 0, 0xffff, 0, a, b] => {
-            IpAddr::V4((u32::from(a) << 16 | u32::from(b)).into())
-        }
+        [0x64, 0xff9b, 0, 0, 0, 0, a, b] | [0, 0, 0, 0, 0xffff, 0, a, b] => v4(a, b),
+        // NAT64 of a network of its own (RFC 8215): the prefix is the /48, around an octet of zeros, or a
+        // /96 in it.
+        [0x64, 0xff9b, 1, a, b, c, 0, 0] if b <= 0xff && c & 0xff == 0 => v4(a, b << 8 | c >> 8),
+        [0x64, 0xff9b, 1, _, _, _, a, b] => v4(a, b),
+        // 6to4 (RFC 3056): a site has the network of its IPv4 address.
+        [0x2002, a, b, ..] => v4(a, b),
+        // Teredo (RFC 4380): the client's IPv4 address, inverted. Its /64 is the one of the Teredo server,
+        // with all clients of that. Replies to a forged address do not arrive.
+        [0x2001, 0, _, _, _, _, a, b] => v4(!a, !b),
         _ => ip,
     }
 }
 
-/// `192.0.2.1`, `2001:db8:1:2::/64`, and `2001:db8::1` where all bits count.
+/// `192.0.2.1`, `2001:db8:1:2::/64`, and `2001:db8::1` with a prefix of 128 bits.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.ip, self.prefix) {
@@ -100,7 +122,7 @@ impl FromStr for Address {
                 None => (text, 128),
             };
             let ip = ip.parse().ok()?;
-            // A network of IPv4 addresses is not something that is counted.
+            // IPv4 addresses are never counted by network.
             match ip {
                 IpAddr::V4(_) if text.contains('/') => None,
                 ip => Some(Self::new(ip, prefix)),
@@ -110,14 +132,7 @@ impl FromStr for Address {
     }
 }
 
-/// The text is not an [`Address`].
-///
-/// ```
-/// use tower_login_rate_limit::Address;
-///
-/// let error = "example.org".parse::<Address>().unwrap_err();
-/// assert!(error.to_string().contains("192.0.2.1"));
-/// ```
+/// A text that is not an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseAddressError(String);
 
@@ -125,7 +140,7 @@ impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no address: write it like \"192.0.2.1\" or \"2001:db8:1:2::/64\"",
+            "cannot read {:?} as an address: write it like \"192.0.2.1\" or \"2001:db8:1:2::/64\"",
             self.0
         )
     }
@@ -145,6 +160,11 @@ mod tests {
             "::ffff:c000:201",
             "64:ff9b::192.0.2.1",
             "::ffff:0:192.0.2.1",
+            "64:ff9b:1:c000:2:100::",
+            "64:ff9b:1:abcd::192.0.2.1",
+            "2002:c000:201::1",
+            "2002:c000:201:ffff:1:2:3:4",
+            "2001:0:4136:e378:8000:63bf:3fff:fdfe",
         ];
         for form in forms {
             let address = Address::new(form.parse().unwrap(), 64);
@@ -170,7 +190,8 @@ mod tests {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         for text in ["", "192.0.2.1/24", "2001:db8::/129", "example.org", "::1/"] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
+            let error = text.parse::<Address>().expect_err(text).to_string();
+            assert!(error.contains("192.0.2.1"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Extractor and responses for axum.
+//! The extractor and responses for axum.
 
 use axum::{
     body::Body,
@@ -8,8 +8,8 @@ use axum::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    LoginAttempt, ReserveError,
-    refusal::{Denial, ProblemJson, Respond},
+    LoginAttempt, ReserveError, events,
+    response::{Denial, MISCONFIGURED, ProblemJson, Respond},
 };
 
 impl<S: Send + Sync> FromRequestParts<S> for LoginAttempt {
@@ -20,7 +20,7 @@ impl<S: Send + Sync> FromRequestParts<S> for LoginAttempt {
     }
 }
 
-/// For handlers that also serve requests which the layer does not count.
+/// `None` for requests that the layer does not count.
 impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
     type Rejection = std::convert::Infallible;
 
@@ -32,13 +32,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
     }
 }
 
-/// A handler asks for a [`LoginAttempt`] on a route that no layer guards.
-///
-/// ```
-/// use tower_login_rate_limit::MissingLayer;
-///
-/// assert!(MissingLayer.to_string().contains("LoginRateLimitLayer"));
-/// ```
+/// The rejection of a handler that takes a [`LoginAttempt`] on a route without the layer. Its text is for the
+/// log; the client receives a general sentence.
 #[derive(Clone, Copy, Debug)]
 pub struct MissingLayer;
 
@@ -56,7 +51,8 @@ impl std::error::Error for MissingLayer {}
 
 impl IntoResponse for MissingLayer {
     fn into_response(self) -> Response {
-        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+        events::missing_layer(&self);
+        (StatusCode::INTERNAL_SERVER_ERROR, MISCONFIGURED).into_response()
     }
 }
 
@@ -70,7 +66,7 @@ impl IntoResponse for Denial {
 }
 
 /// For handlers that [identify](LoginAttempt::identify) the user: `attempt.identify(&user).await?`
-/// answers with [`ProblemJson`]. To answer in another way, look at the error.
+/// responds with [`ProblemJson`]. For another response, match on the error.
 impl IntoResponse for ReserveError {
     fn into_response(self) -> Response {
         Denial::from(self).into_response()

@@ -1,4 +1,4 @@
-//! Where the time comes from.
+//! Sources of time for the stores.
 
 use std::{
     fmt::Debug,
@@ -8,27 +8,12 @@ use std::{
 
 use crate::algorithm::Millis;
 
-/// Tells the time in milliseconds since some fixed moment.
+/// A source of time, in milliseconds since an arbitrary fixed point.
 ///
-/// The stores get along with a clock that is set back: what was counted in the time to come counts as
-/// in flight until then. What they had dropped as over stays dropped.
-///
-/// ```
-/// use tower_login_rate_limit::{algorithm::Millis, clock::Clock, store::MemoryStore};
-///
-/// #[derive(Debug)]
-/// struct Stopped;
-///
-/// impl Clock for Stopped {
-///     fn now(&self) -> Millis {
-///         1_000
-///     }
-/// }
-///
-/// let store = MemoryStore::new().with_clock(Stopped);
-/// ```
+/// The stores tolerate a clock that is set back: a failure whose time then lies in the future counts as in
+/// flight until that time. What had expired and was dropped stays dropped.
 pub trait Clock: Debug + Send + Sync + 'static {
-    /// Milliseconds since the clock's own beginning.
+    /// The current time, in milliseconds since the clock's own beginning.
     fn now(&self) -> Millis;
 }
 
@@ -38,15 +23,7 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     }
 }
 
-/// Time since the clock was made; setting the machine's clock does not touch it.
-///
-/// ```
-/// use tower_login_rate_limit::clock::{Clock, MonotonicClock};
-///
-/// let clock = MonotonicClock::new();
-/// let before = clock.now();
-/// assert!(clock.now() >= before);
-/// ```
+/// The time since the clock was created. Independent of changes to the system's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     start: Instant,
@@ -54,7 +31,8 @@ pub struct MonotonicClock {
 
 impl MonotonicClock {
     /// A clock that starts now.
-    #[allow(clippy::new_without_default)] // a default that depends on when it is made would surprise
+    #[must_use]
+    #[allow(clippy::new_without_default)] // two defaults would differ
     pub fn new() -> Self {
         Self {
             start: Instant::now(),
@@ -68,8 +46,8 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// The same as of the kernel's last tick, which is 1 to 10 milliseconds old: for a store that is asked more
-/// quickly than the exact time is.
+/// A monotonic clock with the resolution of the kernel's tick, 1 to 10 milliseconds: reading the exact time
+/// would take a good part of a call of the memory store.
 #[cfg(all(feature = "memory", target_os = "linux"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoarseClock {
@@ -88,48 +66,40 @@ impl CoarseClock {
 #[cfg(all(feature = "memory", target_os = "linux"))]
 impl Clock for CoarseClock {
     fn now(&self) -> Millis {
-        // With an update of coarsetime's cache all threads would write to one place.
+        // Updating coarsetime's cache would make all threads write to one location.
         let now = coarsetime::Instant::now_without_cache_update();
         now.duration_since(self.start).as_millis()
     }
 }
 
-/// Elsewhere the exact one has to do.
+/// Only Linux has a coarse clock.
 #[cfg(all(feature = "memory", not(target_os = "linux")))]
 pub(crate) use MonotonicClock as CoarseClock;
 
-/// The machine's own idea of the time since 1970.
+/// The system's clock: the time since 1970.
 ///
-/// For a Redis that does not let scripts ask for the time. Every server of the fleet must then keep
-/// its clock right; with Redis' own time, which is the default, none has to.
-///
-/// ```
-/// # #[cfg(feature = "redis")]
-/// # fn example() {
-/// use tower_login_rate_limit::{clock::SystemClock, store::RedisStore};
-///
-/// let builder = RedisStore::builder().clock(SystemClock);
-/// # }
-/// ```
+/// For a Redis whose scripts can't read the time. The clocks of all servers of a fleet must then be
+/// synchronized; with the time of Redis, which is the default, they need not be.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Millis {
-        // A clock before 1970 is a clock that was never set.
+        // A clock before 1970 was never set.
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, to_millis)
     }
 }
 
-/// A clock that stands still until it is told otherwise, for tests and simulations.
+/// A clock that stands still until it is set or advanced, for tests and simulations.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
-/// use tower_login_rate_limit::clock::{Clock, ManualClock};
+/// use tower_login_rate_limit::{clock::{Clock, ManualClock}, store::MemoryStore};
 ///
 /// let clock = Arc::new(ManualClock::at(1_000));
+/// let store = MemoryStore::new().with_clock(Arc::clone(&clock));
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(clock.now(), 2_000);
 /// ```
@@ -137,7 +107,8 @@ impl Clock for SystemClock {
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that shows this many milliseconds.
+    /// A clock that stands at `now`.
+    #[must_use]
     pub const fn at(now: Millis) -> Self {
         Self(AtomicU64::new(now))
     }
@@ -150,10 +121,8 @@ impl ManualClock {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let advance = |now: Millis| Some(now.saturating_add(to_millis(by)));
-        // It can't fail: there is always a time to come.
-        let _ = self
-            .0
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, advance);
+        // Can't fail: the closure always returns a time.
+        let _ = (self.0).fetch_update(Ordering::SeqCst, Ordering::SeqCst, advance);
     }
 }
 
@@ -163,7 +132,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// Whole milliseconds; a duration too long for them is as good as the longest.
+/// Whole milliseconds, saturating.
 pub(crate) fn to_millis(duration: Duration) -> Millis {
     let seconds = duration.as_secs().saturating_mul(1000);
     seconds.saturating_add(u64::from(duration.subsec_millis()))

@@ -1,160 +1,277 @@
-//! What the crate has to say to whoever runs it, in one place. Without the feature `tracing` it says
-//! nothing, and the rest of the crate does not notice. Users are never named.
+//! All logging of this crate. Without the feature `tracing` these functions do nothing. Users are never
+//! named.
 
-#[cfg(feature = "tracing")]
-mod emit {
-    use std::sync::Once;
-    #[cfg(feature = "redis")]
-    use std::time::Duration;
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
-    #[cfg(feature = "redis")]
-    use crate::store::redis::Outage;
-    use crate::{Outcome, refusal::Denial, store::StoreError};
+#[cfg(feature = "redis")]
+use std::time::Duration;
+use std::{
+    fmt,
+    sync::{
+        Once,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-    /// A request did not reach its handler, or would not have if the layer did more than watch.
-    pub(crate) fn denied(denial: &Denial, shadow: bool) {
-        match denial {
-            Denial::Refused(refusal) => tracing::info!(
-                rule = refusal.rule(),
-                reason = ?refusal.reason(),
-                usage = refusal.usage(),
-                limit = refusal.limit(),
-                lifts = %refusal.lifts_in_words(),
-                shadow,
-                "login attempt refused"
-            ),
-            Denial::Undecided(error) => {
-                tracing::error!(%error, shadow, "login attempt not decided: the store failed");
+#[cfg(feature = "redis")]
+use crate::store::redis::Outage;
+use crate::{Outcome, extract::ExtractErrorKind, response::Denial, store::StoreError};
+
+/// Emits an event of the `tracing` crate, if the feature is enabled.
+macro_rules! event {
+    ($level:ident, $($event:tt)*) => {{
+        #[cfg(feature = "tracing")]
+        tracing::$level!($($event)*);
+    }};
+}
+
+/// Counts events that clients can cause at will, of which only some are logged: the first, the tenth, the
+/// hundredth and so on. Needs no clock.
+#[derive(Debug, Default)]
+pub(crate) struct Sampled(AtomicU64);
+
+impl Sampled {
+    /// The number of events so far, if this one is to be logged.
+    fn next(&self) -> Option<u64> {
+        let count = self.0.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let is_power = count.checked_ilog10().map(|digits| 10_u64.pow(digits)) == Some(count);
+        is_power.then_some(count)
+    }
+}
+
+/// The sampled events of a layer.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    misconfigured: Sampled,
+    no_address: Sampled,
+    ambiguous_user: Sampled,
+    no_user: Sampled,
+    body_broken: Sampled,
+    body_timeout: Sampled,
+    body_too_large: Sampled,
+}
+
+/// A request was denied, or would have been if the layer were not in shadow mode.
+pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
+    match denial {
+        Denial::Refused(refusal) => event!(
+            info,
+            rule = refusal.rule(),
+            reason = ?refusal.reason(),
+            usage = refusal.usage(),
+            limit = refusal.limit(),
+            lifts = %refusal.lifts_in_words(),
+            shadow,
+            "login attempt refused"
+        ),
+        Denial::Undecided(error) => {
+            event!(error, %error, shadow, "login attempt not decided: the store failed");
+        }
+        Denial::Settled => event!(
+            warn,
+            shadow,
+            "login attempt identified after it was settled"
+        ),
+        Denial::NoAddress(error) | Denial::AmbiguousUser(error)
+            if error.kind() == ExtractErrorKind::Misconfigured =>
+        {
+            if let Some(count) = samples.misconfigured.next() {
+                event!(error, %error, count, shadow, "login requests can't be counted");
             }
-            Denial::NoAddress(error) if error.is_bad_request() => {
-                tracing::warn!(%error, shadow, "login request without a readable address");
+        }
+        Denial::NoAddress(error) => {
+            if let Some(count) = samples.no_address.next() {
+                event!(warn, %error, count, shadow, "login request without a readable address");
             }
-            Denial::NoAddress(error) => {
-                tracing::error!(%error, shadow, "login requests can't be counted");
+        }
+        Denial::AmbiguousUser(error) => {
+            if let Some(count) = samples.ambiguous_user.next() {
+                event!(warn, %error, count, shadow, "login request with an ambiguous user");
             }
-            Denial::AmbiguousUser(error) => {
-                tracing::warn!(%error, shadow, "login request with an ambiguous user");
+        }
+        Denial::NoUser => {
+            if let Some(count) = samples.no_user.next() {
+                event!(warn, count, shadow, "login request without a user");
             }
-            Denial::BodyBroken => tracing::info!(shadow, "login request whose body broke off"),
-            Denial::BodyTooLarge { most } => {
-                tracing::warn!(most, shadow, "login request with a body that is too large");
+        }
+        Denial::BodyBroken => {
+            if let Some(count) = samples.body_broken.next() {
+                event!(info, count, shadow, "login request with an incomplete body");
+            }
+        }
+        Denial::BodyTimeout => {
+            if let Some(count) = samples.body_timeout.next() {
+                event!(
+                    warn,
+                    count,
+                    shadow,
+                    "login request with a body that did not arrive in time"
+                );
+            }
+        }
+        Denial::BodyTooLarge { limit } => {
+            if let Some(count) = samples.body_too_large.next() {
+                event!(
+                    warn,
+                    limit,
+                    count,
+                    shadow,
+                    "login request with a body that is too large"
+                );
             }
         }
     }
+}
 
-    /// An outcome could not be written.
-    pub(crate) fn not_settled(error: &StoreError) {
-        tracing::error!(
-            %error,
-            "the outcome of a login attempt could not be stored; it will count as a failure when its lease ends"
-        );
-    }
-
-    /// Nobody said how an attempt went. Said once for each layer.
-    pub(crate) fn unsaid(once: &Once, outcome: Outcome) {
-        once.call_once(|| {
-            tracing::warn!(
-                ?outcome,
-                "a handler did not say how a login attempt went, so its response decided: take \
-                 `LoginAttempt` from the request's extensions and call `succeeded()`, `failed()`, \
-                 `unknown_user()`, `mfa_pending()` or `not_an_attempt()`"
-            );
-        });
-    }
-
-    /// Something about a Redis that works.
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_should_change(warning: &str) {
-        tracing::warn!(
-            warning,
-            "a redis that keeps login attempts is not set up well"
-        );
-    }
-
-    /// Redis is not asked any more for a while.
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_away(error: &StoreError, outage: Outage) {
-        tracing::error!(
-            %error,
-            ?outage,
-            "redis does not answer: login attempts are decided without it until it does"
-        );
-    }
-
-    /// Redis is asked again.
-    #[cfg(feature = "redis")]
-    pub(crate) fn redis_is_back(away: Duration, owed: usize) {
-        tracing::warn!(
-            ?away,
-            owed,
-            "redis answers again, and is told what it has missed"
-        );
-    }
-
-    /// An attempt does not count, as the app has chosen.
-    #[cfg(feature = "redis")]
-    pub(crate) fn admitted_uncounted() {
-        tracing::warn!("login attempt admitted uncounted: redis does not answer");
-    }
-
-    /// Unblocks elsewhere are not announced here.
-    #[cfg(feature = "redis")]
-    pub(crate) fn unblocks_are_not_heard(reason: &str) {
-        tracing::warn!(
-            reason,
-            "redis does not announce unblocks to this process, which asks it more often instead; \
-             is the redis user allowed to subscribe and publish?"
-        );
-    }
-
-    /// Somebody said it when the attempt was over.
-    pub(crate) fn said_late(outcome: Outcome) {
-        tracing::warn!(
-            ?outcome,
-            "it was said how a login attempt went when it had been settled already, because its \
-             request was given up; say it before the response, or in the handler's own task"
-        );
-    }
-
-    /// Somebody contradicted what was said before.
-    pub(crate) fn said_twice(first: Outcome, second: Outcome) {
-        tracing::warn!(
-            ?first,
-            ?second,
-            "a login attempt was said to have ended in two ways; the first counts"
-        );
+/// A handler takes a `LoginAttempt` on a route without the layer.
+#[cfg(feature = "axum")]
+pub(crate) fn missing_layer(error: &dyn fmt::Display) {
+    static COUNT: Sampled = Sampled(AtomicU64::new(0));
+    if let Some(count) = COUNT.next() {
+        event!(error, %error, count, "a login handler was not called");
     }
 }
 
-#[cfg(not(feature = "tracing"))]
-mod emit {
-    use std::sync::Once;
-    #[cfg(feature = "redis")]
-    use std::time::Duration;
-
-    #[cfg(feature = "redis")]
-    use crate::store::redis::Outage;
-    use crate::{Outcome, refusal::Denial, store::StoreError};
-
-    pub(crate) const fn denied(_: &Denial, _: bool) {}
-    pub(crate) const fn not_settled(_: &StoreError) {}
-    pub(crate) const fn unsaid(_: &Once, _: Outcome) {}
-    #[cfg(feature = "redis")]
-    pub(crate) const fn redis_should_change(_: &str) {}
-    #[cfg(feature = "redis")]
-    pub(crate) const fn redis_away(_: &StoreError, _: Outage) {}
-    #[cfg(feature = "redis")]
-    pub(crate) const fn redis_is_back(_: Duration, _: usize) {}
-    #[cfg(feature = "redis")]
-    pub(crate) const fn admitted_uncounted() {}
-    #[cfg(feature = "redis")]
-    pub(crate) const fn unblocks_are_not_heard(_: &str) {}
-    pub(crate) const fn said_late(_: Outcome) {}
-    pub(crate) const fn said_twice(_: Outcome, _: Outcome) {}
+/// An attempt was settled whose user the layer's extractor did not find. Logged once per layer.
+pub(crate) fn no_user(once: &Once) {
+    once.call_once(|| {
+        event!(
+            warn,
+            "a login request names no user where the layer looks for one: is the name of the field or \
+             header spelled as the client sends it? Such requests are counted as one user; \
+             `with_missing_user` changes that"
+        );
+    });
 }
 
+/// A layer is inside of another one with the same limiter. Logged once per layer.
+pub(crate) fn nested_layer(once: &Once) {
+    once.call_once(|| {
+        event!(
+            warn,
+            "a request passed the same `LoginRateLimitLayer` twice and was counted once: remove the layer \
+             from the route or from the router"
+        );
+    });
+}
+
+/// The peer of a server without a proxy sent the header of one. Logged once.
+pub(crate) fn forgotten_proxy(header: &str) {
+    event!(
+        warn,
+        header,
+        "requests arrive through a proxy, and are all counted under the proxy's address, so that one \
+         attacker blocks every client: set `with_address(ForwardedAddress::…)` with the proxy's network"
+    );
+}
+
+/// A network of trusted proxies is very wide.
+pub(crate) fn wide_network(network: &dyn fmt::Display) {
+    event!(
+        warn,
+        %network,
+        "a trusted network of proxies is very wide: each client in it can choose its own address"
+    );
+}
+
+/// An outcome could not be written.
+pub(crate) fn not_settled(error: &StoreError) {
+    event!(
+        error, %error,
+        "the outcome of a login attempt could not be stored; it will count as a failure when its lease ends"
+    );
+}
+
+/// A cancellation could not be written.
 #[cfg(feature = "redis")]
-pub(crate) use emit::{
-    admitted_uncounted, redis_away, redis_is_back, redis_should_change, unblocks_are_not_heard,
-};
-pub(crate) use emit::{denied, not_settled, said_late, said_twice, unsaid};
+pub(crate) fn not_canceled(error: &StoreError) {
+    event!(
+        error, %error,
+        "a login attempt that was not admitted could not be taken back; it may count as a failure when its lease ends"
+    );
+}
+
+/// A pending write was dropped from the journal.
+#[cfg(feature = "redis")]
+pub(crate) fn not_replayed(error: &StoreError) {
+    event!(error, %error, "Redis rejects a pending write, which is dropped");
+}
+
+/// A handler recorded no outcome. Logged once per layer.
+pub(crate) fn no_outcome(once: &Once, outcome: Outcome) {
+    once.call_once(|| {
+        event!(
+            warn, ?outcome,
+            "a handler recorded no outcome for a login attempt, so it was derived from the response: take \
+             `LoginAttempt` from the request's extensions and call `succeeded()`, `failed()`, \
+             `unknown_user()`, `mfa_pending()` or `not_an_attempt()`"
+        );
+    });
+}
+
+/// A handler recorded an outcome after the attempt was settled.
+pub(crate) fn late_outcome(outcome: Outcome) {
+    event!(
+        warn,
+        ?outcome,
+        "an outcome was recorded for a login attempt that was already settled because its request had \
+         ended; record it before the response is returned"
+    );
+}
+
+/// A handler recorded two different outcomes.
+pub(crate) fn conflicting_outcomes(first: Outcome, second: Outcome) {
+    event!(
+        warn,
+        ?first,
+        ?second,
+        "two different outcomes were recorded for a login attempt; the first one counts"
+    );
+}
+
+/// The settings of a Redis server should be changed.
+#[cfg(feature = "redis")]
+pub(crate) fn redis_warning(warning: &str) {
+    event!(
+        warn,
+        warning,
+        "the settings of a Redis server are unsuitable for login attempts"
+    );
+}
+
+/// Redis has become unavailable.
+#[cfg(feature = "redis")]
+pub(crate) fn store_unreachable(error: &StoreError, outage: Outage) {
+    event!(error, %error, ?outage, "Redis is unavailable: login attempts are decided without it");
+}
+
+/// Redis is available again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_reachable(unreachable: Duration, pending: usize) {
+    event!(
+        warn,
+        ?unreachable,
+        pending,
+        "Redis is available again; pending writes are replayed"
+    );
+}
+
+/// An attempt was admitted without being counted, as configured.
+#[cfg(feature = "redis")]
+pub(crate) fn admitted_uncounted() {
+    event!(
+        warn,
+        "login attempt admitted uncounted: Redis is unavailable"
+    );
+}
+
+/// This process does not receive the invalidations of blocks.
+#[cfg(feature = "redis")]
+pub(crate) fn not_subscribed(reason: &str) {
+    event!(
+        warn,
+        reason,
+        "not subscribed to invalidations of blocks, so Redis is queried more often; is the Redis user \
+         allowed to subscribe and publish?"
+    );
+}

@@ -1,21 +1,20 @@
-//! The same counters without login words.
+//! Limits for anything that is not a login.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     Limit, PolicyError, Refusal, ReserveError, Token,
     algorithm::Standing,
     policy::check_name,
-    store::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
+    store::{Key, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
 };
 
-/// Limits anything by a key: mails to reset a password, codes sent by text message.
+/// Limits anything by a key, such as mails to reset a password or codes by text message.
 ///
-/// What is reserved counts at once, and is given back if the work turns out not to count. Keys are
-/// taken as they are: give a name its one spelling first, with [`normalise`](crate::normalise) say.
+/// What is reserved counts at once, and can be cancelled if the work does not count after all. Keys are used
+/// as they are: apply [`normalize`](crate::normalize) to names first.
 ///
-/// Any [`Limit`] will do. With a token bucket or a sliding-window counter, what can be given back is
-/// one of the newest 8 of a key.
+/// With a token bucket or a sliding-window counter, only the newest 8 reservations of a key can be cancelled.
 ///
 /// ```
 /// use tower_login_rate_limit::{KeyLimiter, Limit, Period, store::MemoryStore};
@@ -35,24 +34,26 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct KeyLimiter {
     name: Arc<str>,
-    /// No rule can have this name.
+    /// The kind of keys in the store. Not a valid name of a rule, so the two never share a counter.
     kind: Arc<str>,
     limit: Arc<Limit>,
     store: Arc<dyn Store>,
 }
 
 impl KeyLimiter {
-    /// A limiter of this name. Limiters with different names that share a store count apart, and so
-    /// do the rules of a [`LoginLimiter`](crate::LoginLimiter).
-    pub fn new<L>(name: &str, limit: L, store: impl Store) -> Result<Self, PolicyError>
-    where
-        L: TryInto<Limit>,
-        PolicyError: From<L::Error>,
-    {
+    /// A limiter of this name. Limiters with different names that share a store count separately, and so do
+    /// the rules of a [`LoginLimiter`](crate::LoginLimiter).
+    ///
+    /// # Errors
+    ///
+    /// If the name or the limit is invalid.
+    pub fn new(
+        name: &str,
+        limit: impl TryInto<Limit, Error: Into<PolicyError>>,
+        store: impl Store,
+    ) -> Result<Self, PolicyError> {
         check_name(name)?;
-        let limit = limit
-            .try_into()
-            .map_err(|error| PolicyError::from(error).within(name))?;
+        let limit = (limit.try_into()).map_err(|error| error.into().within(name))?;
         Ok(Self {
             name: name.into(),
             kind: format!("key:{name}").into(),
@@ -61,7 +62,11 @@ impl KeyLimiter {
         })
     }
 
-    /// Counts one for this key, if there is room.
+    /// Counts one for this key, unless the limit is reached.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError::Refused`] if the limit is reached; otherwise an error of the store.
     pub async fn reserve(&self, key: impl AsRef<[u8]>) -> Result<Token, ReserveError> {
         let token = Token::new();
         let slot = self.slot(key.as_ref());
@@ -73,30 +78,39 @@ impl KeyLimiter {
     }
 
     /// How this key stands. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
     pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<Standing, StoreError> {
         let slot = self.slot(key.as_ref());
         only(self.store.check(&[slot])).await
     }
 
-    /// Gives one back. Returns whether it was taken out; not if it no longer counted, or is no longer
-    /// kept one by one.
+    /// Cancels a reservation. Returns false if it no longer counts, or has been aggregated with others.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, token: Token) -> Result<bool, StoreError> {
         let slot = self.slot(key.as_ref());
-        let cancelled = self.store.cancel(token, &[slot]);
+        let cancelled =
+            (self.store).settle(&[token], Settlement::Canceled, &[slot], Duration::ZERO);
         Ok(cancelled.await? > 0)
     }
 
     fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {
-        let key = Key::of_subject(&self.kind, Cow::Borrowed(key));
+        let key = Key::of_subject(&self.kind, key);
         Slot::new(key, &self.limit)
     }
 }
 
+/// The standing of the only slot.
 async fn only(standings: StoreFuture<Standings>) -> Result<Standing, StoreError> {
     standings.await?.first().copied().ok_or_else(|| {
         StoreError::new(
             StoreErrorKind::Protocol,
-            "the store left out how the counter stands",
+            "the store returned no standing for the counter",
         )
     })
 }

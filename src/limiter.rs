@@ -1,24 +1,20 @@
-//! The whole engine, for any async code.
+//! The limiter, independent of HTTP.
 
-use std::{borrow::Cow, error::Error, fmt, net::IpAddr, sync::Arc};
-
-use smallvec::SmallVec;
+use std::{borrow::Cow, error::Error, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
-    Address, Attempt, Caller, Outcome, Policy, Refusal, Report, Rule, Token,
-    attempt::{RuleNumbers, refusal},
-    caller::{Counted, known_addresses_of},
-    normalise,
-    reserving::Reserving,
-    settling::{Tracker, UnderWay},
-    store::{Slot, Standings, Store, StoreError, StoreFuture},
+    Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, Reason, Refusal, Report, Rule,
+    Token,
+    attempt::{Counted, InFlight, Slots, Tracker, known_addresses_of, refusal_of},
+    normalize,
+    store::{Settlement, Standings, Store, StoreError, StoreFuture},
 };
 
-/// Limits attempts to log in, by outcome.
+/// Limits attempts to log in by their outcome.
 ///
-/// Reserve an attempt before the password is checked, settle it afterwards. Between the two the
-/// attempt is in flight: it takes a place, so that guessing in parallel gains nothing, but it is not
-/// a failure, so that many people may log in from one office at the same moment.
+/// Reserve an attempt before the password is checked and settle it afterwards. Between the two it is in
+/// flight: it occupies a place, so that guessing in parallel gains nothing, but it is not a failure, so
+/// that many people can log in from one office at the same time.
 ///
 /// Cloning is cheap, and clones share everything.
 ///
@@ -26,18 +22,18 @@ use crate::{
 /// use std::net::IpAddr;
 /// use tower_login_rate_limit::{LoginLimiter, Outcome, Policy, ReserveError, store::MemoryStore};
 ///
-/// # fn password_is_right() -> bool { false }
+/// # fn is_correct_password() -> bool { false }
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
 /// let address: IpAddr = "192.0.2.1".parse()?;
 ///
 /// match limiter.reserve((address, "alice")).await {
 ///     Ok(attempt) => {
-///         let outcome = if password_is_right() { Outcome::Success } else { Outcome::Failure };
-///         limiter.settle(attempt, outcome).await?;
+///         let outcome = if is_correct_password() { Outcome::Success } else { Outcome::Failure };
+///         attempt.settle(outcome).await?;
 ///     }
 ///     Err(ReserveError::Refused(refusal)) => println!("{refusal}"),
-///     Err(error) => println!("can't tell: {error}"),
+///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
@@ -52,41 +48,42 @@ pub struct LoginLimiter {
 struct Shared {
     policy: Policy,
     store: Arc<dyn Store>,
-    normalise: Option<Normaliser>,
+    normalize: Option<Normalizer>,
     tracker: Tracker,
 }
 
-type Normaliser = Arc<dyn Fn(&str) -> String + Send + Sync>;
+type Normalizer = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 impl LoginLimiter {
     /// A limiter with this policy and this store.
     ///
-    /// A store that others use too, or that was chosen at run time, is an `Arc<dyn Store>`. Limiters
-    /// that share a store share its counters: if their policies differ, so must the names of their
-    /// rules, or the one clears what the other still counts.
+    /// Pass an `Arc<dyn Store>` to share a store or to choose it at run time. Limiters that share a store
+    /// share its counters: if their policies differ, so must the names of their rules, or one limiter
+    /// clears what the other still counts.
+    #[must_use]
     pub fn new(policy: Policy, store: impl Store) -> Self {
         Self {
             shared: Arc::new(Shared {
                 policy,
                 store: Arc::new(store),
-                normalise: None,
+                normalize: None,
                 tracker: Tracker::default(),
             }),
         }
     }
 
-    /// Gives users one spelling with this function in place of [`normalise`].
+    /// Normalizes users with this function in place of [`normalize`].
     ///
-    /// It must make equal exactly what the app's own look-up holds to be equal. If it makes less
-    /// equal, each spelling of a user has a budget of its own; if it makes more equal, whoever owns
-    /// the one account takes back, by logging in, the failures at the other.
+    /// It must make equal exactly what the app's own lookup treats as equal. If it makes less equal, each
+    /// spelling of a user has a budget of its own; if it makes more equal, the owner of one account
+    /// clears the failures counted for another by logging in.
     #[must_use]
-    pub fn with_normaliser(
+    pub fn with_normalizer(
         self,
-        normalise: impl Fn(&str) -> String + Send + Sync + 'static,
+        normalize: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Self {
         let shared = Shared {
-            normalise: Some(Arc::new(normalise)),
+            normalize: Some(Arc::new(normalize)),
             ..Shared::clone(&self.shared)
         };
         Self {
@@ -95,262 +92,243 @@ impl LoginLimiter {
     }
 
     /// The policy.
+    #[inline]
     pub fn policy(&self) -> &Policy {
         &self.shared.policy
     }
 
     /// Reserves an attempt under every rule that applies to this caller, or under none.
     ///
-    /// With an address alone, that is the rules without a user; [`identify`](Self::identify) adds
-    /// the others when the user is known.
+    /// Without a user these are the rules without a user; [`Attempt::identify`] adds the others once the
+    /// user is known. One attempt stands for one password check.
     ///
-    /// One attempt is one check of a password. If the future is dropped before it is done, or there is an
-    /// error, nobody will check one, and the attempt is taken back if it was written after all.
-    pub fn reserve<'a>(&self, caller: impl Into<Caller<'a>>) -> Reserving {
-        let caller = self.count(caller.into());
+    /// # Errors
+    ///
+    /// [`ReserveError::Refused`] if a rule refuses the attempt, [`ReserveError::Store`] if the store
+    /// can't decide. Nothing is counted in either case.
+    #[inline]
+    pub fn reserve<'a>(
+        &self,
+        caller: impl Into<Caller<'a>>,
+    ) -> AttemptFuture<Result<Attempt, ReserveError>> {
+        AttemptFuture::reserve(self, self.decide(caller.into()))
+    }
+
+    /// Reserves an attempt, with a plain future: dropping that one may leave a failure behind.
+    #[inline]
+    pub(crate) fn decide(&self, caller: Caller<'_>) -> MaybeReady<Result<Attempt, ReserveError>> {
+        let caller = self.count(caller);
         let token = Token::new();
         let policy = self.policy();
         let mut slots = Slots::new();
-        let rules = applying(policy, &caller, |_| true, &mut slots);
-        let standings = self.shared.store.reserve(token, policy.lease(), &slots);
+        caller.push_slots(policy, |_| true, &mut slots);
+        let standings = self.store().reserve(token, policy.lease(), &slots);
+        let count = slots.len();
         drop(slots);
-        let (standings, later) = match standings.at_once() {
-            Ok(Ok(standings)) => (standings, None),
-            Ok(Err(error)) => return Reserving::now(Err(error.into())),
-            Err(later) => (Standings::default(), Some(later)),
+        let complete = |standings: Standings| {
+            let complete = standings.complete(count);
+            complete.inspect_err(|_| self.take_back(token, &caller, |_| true))
         };
-        // Whoever is refused at once costs nothing more.
-        if let Some(refusal) = refusal(policy, &rules, &standings) {
-            return Reserving::now(Err(ReserveError::Refused(refusal)));
-        }
-        let attempt = Attempt {
-            token,
-            caller: caller.into_owned(),
-            report: self.report(rules, standings),
-            withdrawn: None,
-        };
-        match later {
-            Some(later) => Reserving::later(attempt, later),
-            None => Reserving::now(Ok(attempt)),
+        match standings.at_once().map(|standings| complete(standings?)) {
+            // The refusal comes first: refused callers must not cost a copy of their name.
+            Ok(Ok(standings)) => {
+                MaybeReady::ready(match refusal_of(policy, caller.scope(), &standings) {
+                    Some(refusal) => Err(ReserveError::Refused(refusal)),
+                    None => Ok(Attempt::new(self, token, caller, standings)),
+                })
+            }
+            Ok(Err(error)) => MaybeReady::ready(Err(error.into())),
+            Err(standings) => {
+                let (limiter, caller) = (self.clone(), caller.into_owned());
+                MaybeReady::pending(async move {
+                    let standings = standings.await?.complete(count);
+                    let standings =
+                        standings.inspect_err(|_| limiter.take_back(token, &caller, |_| true))?;
+                    let attempt = Attempt::new(&limiter, token, caller, standings);
+                    match attempt.report().refusal() {
+                        Some(refusal) => Err(ReserveError::Refused(refusal)),
+                        None => Ok(attempt),
+                    }
+                })
+            }
         }
     }
 
-    /// Names the user of an attempt that is under way, and reserves it under the rules with a user
-    /// as well. If one of them refuses, the whole attempt is taken back and nothing is left to
-    /// settle.
-    ///
-    /// If the attempt had another user, as when a mail address turns out to belong to an account,
-    /// the new one takes its place; it is also the one whose address becomes known at a success. Naming
-    /// the same user again changes nothing. Dropping the future may leave a failure behind.
-    pub async fn identify(&self, attempt: &mut Attempt, user: &str) -> Result<(), ReserveError> {
-        if let Some(refusal) = &attempt.withdrawn {
-            return Err(ReserveError::Refused(Refusal::clone(refusal)));
-        }
-        let user = self.normalise(user);
-        if attempt.caller.user.as_ref() == Some(&user) {
-            return Ok(());
-        }
-        let limiter = attempt.report.limiter.clone();
-        let policy = limiter.policy();
-        let before = attempt.caller.clone();
-        let caller = Counted {
-            user: Some(Cow::Owned(user.into_owned())),
-            ..before.clone()
-        };
-
+    /// Whether the rules without a user block this caller, as far as the store knows without I/O.
+    pub(crate) fn known_block(&self, caller: Caller<'_>) -> KnownBlock {
+        let caller = self.count(caller);
+        let (policy, store) = (self.policy(), self.store());
         let mut slots = Slots::new();
-        let rules = applying(policy, &caller, Rule::counts_by_user, &mut slots);
-        let lease = policy.lease();
-        let standings = self
-            .shared
-            .store
-            .reserve(attempt.token, lease, &slots)
-            .await?;
-        drop(slots);
-        let user_level = limiter.report(rules, standings);
-        let refusal = user_level.refusal();
+        caller.push_slots(policy, |rule| !rule.counts_by_user(), &mut slots);
+        if slots.is_empty() {
+            return KnownBlock::None;
+        }
+        if store.recall(&slots).is_some() {
+            return KnownBlock::Cached;
+        }
+        // A store that has to be waited for begins with the first poll, so nothing is sent.
+        let Ok(Ok(standings)) = store.check(&slots).at_once() else {
+            return KnownBlock::None;
+        };
+        match refusal_of(policy, caller.scope().without_user(), &standings) {
+            Some(refusal) if refusal.reason() == Reason::Blocked => KnownBlock::Blocked(refusal),
+            _ => KnownBlock::None,
+        }
+    }
 
-        // Taking back what no longer holds. Should it fail, those places become failures when the
-        // lease ends: a count too many, never one too few.
-        let mut stale = Slots::new();
-        let is_stale = |rule: &Rule| refusal.is_some() || rule.counts_by_user();
-        applying(policy, &before, is_stale, &mut stale);
-        if !stale.is_empty() {
-            let _ = self.shared.store.cancel(attempt.token, &stale).await;
-        }
-        match refusal {
-            Some(refusal) => {
-                attempt.withdrawn = Some(Box::new(refusal.clone()));
-                Err(ReserveError::Refused(refusal))
-            }
-            None => {
-                attempt.report = attempt.report.with_users(user_level);
-                attempt.caller = caller;
-                Ok(())
-            }
-        }
+    /// Whether both are clones of one limiter.
+    #[inline]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// How every rule that applies to this caller stands. Writes nothing and reserves nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
     pub async fn check<'a>(&self, caller: impl Into<Caller<'a>>) -> Result<Report, StoreError> {
         let caller = self.count(caller.into());
         let mut slots = Slots::new();
-        let rules = applying(&self.shared.policy, &caller, |_| true, &mut slots);
-        let standings = self.shared.store.check(&slots);
+        caller.push_slots(self.policy(), |_| true, &mut slots);
+        let (standings, count) = (self.store().check(&slots), slots.len());
         drop(slots);
-        Ok(self.report(rules, standings.await?))
+        let standings = standings.await?.complete(count)?;
+        Ok(Report::new(self.clone(), &caller, standings))
     }
 
-    /// Says how an attempt went.
+    /// Removes the failures of one user from these addresses, and those same failures from the counters
+    /// that the user shares with others: after a password was reset, for example.
     ///
-    /// After an error it is not known whether that was written. If it was not, the attempt becomes
-    /// a failure when its lease ends.
-    pub fn settle(&self, attempt: Attempt, outcome: Outcome) -> StoreFuture<()> {
-        if attempt.withdrawn.is_some() {
-            return StoreFuture::now(Ok(()));
-        }
-        let Attempt { token, caller, .. } = &attempt;
-        let store = &self.shared.store;
-        let mut slots = Slots::new();
-        if outcome != Outcome::Success {
-            applying(attempt.policy(), caller, |_| true, &mut slots);
-        }
-        match outcome {
-            Outcome::Failure | Outcome::UnknownUser => store.fail(*token, &slots).done(),
-            Outcome::MfaPending | Outcome::NotAnAttempt => store.cancel(*token, &slots).done(),
-            Outcome::Success => {
-                let cleaned_up = self.clean_up(attempt.policy(), caller, Some(*token));
-                let (Some(keep), Some(user)) = (attempt.policy().known_addresses(), &caller.user)
-                else {
-                    return cleaned_up;
-                };
-                let remembered = store.remember(&known_addresses_of(user), caller.address, keep);
-                StoreFuture::all(vec![cleaned_up, remembered])
-            }
-        }
-    }
-
-    /// Takes back the failures of one user from these addresses, and from what the user shares with
-    /// others only those same failures. For a password that was reset, say.
+    /// # Errors
+    ///
+    /// The store failed for one of the addresses. Others may have been cleaned up.
     pub async fn cleanup(
         &self,
         user: &str,
         addresses: impl IntoIterator<Item = IpAddr>,
     ) -> Result<(), StoreError> {
         let addresses: Vec<_> = addresses.into_iter().collect();
-        // Some at a time: each call has its deadline from when it is sent.
+        // In chunks, because the deadline of each call runs from the moment it is sent.
         for addresses in addresses.chunks(64) {
-            let work = addresses.iter().map(|address| {
+            let calls = addresses.iter().map(|address| {
                 let caller = self.count((*address, user).into());
-                self.clean_up(&self.shared.policy, &caller, None)
+                self.clean_up(&caller, None)
             });
-            StoreFuture::all(work.collect()).await?;
+            StoreFuture::all(calls.collect()).await?;
         }
         Ok(())
     }
 
-    /// Lifts every block of this caller: forgets all failures under the rules that apply. With an
-    /// address alone, what users did from there stays; with a user, what others did from the same
-    /// address is forgotten too.
-    pub fn unblock<'a>(&self, caller: impl Into<Caller<'a>>) -> StoreFuture<()> {
-        let caller = self.count(caller.into());
-        let mut slots = Slots::new();
-        applying(&self.shared.policy, &caller, |_| true, &mut slots);
-        self.shared.store.cleanup(None, &slots, &[])
-    }
-
-    /// Keeps an address that the user has logged in from. [`settle`](Self::settle) does so by itself
-    /// if the [policy says so](Policy::with_known_addresses).
-    pub fn remember(&self, user: &str, address: IpAddr) -> StoreFuture<()> {
-        let address = Address::new(address, self.shared.policy.ipv6_prefix());
-        let user = self.normalise(user);
-        let key = known_addresses_of(&user);
-        let keep = self.shared.policy.known_addresses().unwrap_or_default();
-        self.shared.store.remember(&key, address, keep)
-    }
-
-    /// The addresses that the user has logged in from, the newest first.
-    pub fn known_addresses(&self, user: &str) -> StoreFuture<Vec<Address>> {
-        let user = self.normalise(user);
-        let key = known_addresses_of(&user);
-        let keep = self.shared.policy.known_addresses().unwrap_or_default();
-        self.shared.store.known(&key, keep)
-    }
-
-    /// Waits until every attempt that came through a
-    /// [`LoginRateLimitLayer`](crate::LoginRateLimitLayer) is settled, and the store has written that:
-    /// the last step of a graceful shutdown, after the server has stopped to take requests.
+    /// Lifts every block of this caller by removing all failures under the rules that apply. For an
+    /// address alone, failures counted per user and address remain; with a user, failures of other
+    /// users counted for the address are removed too.
     ///
     /// # Errors
     ///
-    /// The store can't write it at present. Attempts that it admitted become failures when their
-    /// leases end; what failed while it was away is forgotten with this process.
-    pub async fn all_settled(&self) -> Result<(), StoreError> {
-        self.shared.tracker.none_under_way().await;
-        self.shared.store.flush().await
+    /// The store failed.
+    pub fn unblock<'a>(&self, caller: impl Into<Caller<'a>>) -> StoreFuture<()> {
+        let caller = self.count(caller.into());
+        let mut slots = Slots::new();
+        caller.push_slots(self.policy(), |_| true, &mut slots);
+        let all = Settlement::Cleared { mains: slots.len() };
+        (self.store().settle(&[], all, &slots, Duration::ZERO)).map_ok(drop)
     }
 
-    pub(crate) fn begin(&self) -> UnderWay {
+    /// Adds an address to those that the user has logged in from. A success does so by itself under a
+    /// policy [with known addresses](Policy::with_known_addresses).
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub fn remember(&self, user: &str, address: IpAddr) -> StoreFuture<()> {
+        let address = Address::new(address, self.policy().ipv6_prefix());
+        let user = self.normalize(user);
+        let keep = self.policy().known_addresses().unwrap_or_default();
+        self.store()
+            .remember(&known_addresses_of(&user), address, keep)
+    }
+
+    /// The addresses that the user has logged in from, newest first.
+    ///
+    /// # Errors
+    ///
+    /// The store failed.
+    pub fn known_addresses(&self, user: &str) -> StoreFuture<Vec<Address>> {
+        let user = self.normalize(user);
+        let keep = self.policy().known_addresses().unwrap_or_default();
+        self.store().known(&known_addresses_of(&user), keep)
+    }
+
+    /// Waits until every attempt that came through a
+    /// [`LoginRateLimitLayer`](crate::LoginRateLimitLayer) is settled, every [`AttemptFuture`] is
+    /// complete, and the store has written the outcomes: the last step of a graceful shutdown, after the
+    /// server has stopped accepting requests.
+    ///
+    /// # Errors
+    ///
+    /// The store can't write at present. Attempts that it has admitted become failures when their leases
+    /// end; failures that it has not received are lost with this process.
+    pub async fn all_settled(&self) -> Result<(), StoreError> {
+        self.shared.tracker.idle().await;
+        self.store().flush().await
+    }
+
+    /// Marks something that [`all_settled`](Self::all_settled) waits for.
+    #[inline]
+    pub(crate) fn track(&self) -> InFlight {
         self.shared.tracker.begin()
     }
 
-    /// The counters of what the user did from this address are cleaned up, and what failed there leaves
-    /// all others too.
-    fn clean_up(
+    #[inline]
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.shared.store
+    }
+
+    /// Takes an attempt back under these rules, in the background if the store takes time.
+    pub(crate) fn take_back(
         &self,
-        policy: &Policy,
+        token: Token,
         caller: &Counted<'_>,
-        token: Option<Token>,
-    ) -> StoreFuture<()> {
-        let here = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
-        let (mut mains, mut others) = (Slots::new(), Slots::new());
-        applying(policy, caller, here, &mut mains);
-        applying(policy, caller, |rule| !here(rule), &mut others);
-        self.shared.store.cleanup(token, &mains, &others)
+        rules: impl Fn(&Rule) -> bool,
+    ) {
+        let mut slots = Slots::new();
+        caller.push_slots(self.policy(), rules, &mut slots);
+        let canceled = Settlement::Canceled;
+        let canceled = (self.store()).settle(&[token], canceled, &slots, Duration::ZERO);
+        // Dropping the future has a task complete it.
+        drop(AttemptFuture::settle(self, canceled.map_ok(drop)));
     }
 
+    /// Cleans up the counters by user and address of this caller, and removes the failures found there
+    /// from all others.
+    #[inline]
+    pub(crate) fn clean_up(&self, caller: &Counted<'_>, token: Option<Token>) -> StoreFuture<()> {
+        let is_main = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
+        let mut slots = Slots::new();
+        caller.push_slots(self.policy(), is_main, &mut slots);
+        let mains = slots.len();
+        let settlement = match token {
+            Some(_) => Settlement::Succeeded { mains },
+            None => Settlement::Cleared { mains },
+        };
+        caller.push_slots(self.policy(), |rule| !is_main(rule), &mut slots);
+        let store = self.store();
+        (store.settle(token.as_slice(), settlement, &slots, Duration::ZERO)).map_ok(drop)
+    }
+
+    #[inline]
     fn count<'a>(&self, caller: Caller<'a>) -> Counted<'a> {
-        Counted::new(caller, &self.shared.policy, |user| self.normalise(user))
+        Counted::new(caller, self.policy(), |user| self.normalize(user))
     }
 
-    fn normalise<'u>(&self, user: &'u str) -> Cow<'u, str> {
-        match &self.shared.normalise {
-            Some(normalise) => Cow::Owned(normalise(user)),
-            None => normalise(user),
+    #[inline]
+    pub(crate) fn normalize<'u>(&self, user: &'u str) -> Cow<'u, str> {
+        match &self.shared.normalize {
+            Some(normalize) => Cow::Owned(normalize(user)),
+            None => normalize(user),
         }
     }
-
-    fn report(&self, rules: RuleNumbers, standings: Standings) -> Report {
-        Report {
-            limiter: self.clone(),
-            rules,
-            standings,
-        }
-    }
-}
-
-type Slots<'a> = SmallVec<[Slot<'a>; 3]>;
-
-/// The rules that are on, chosen and apply to this caller, by their place in the policy, and the
-/// counters they ask for. Written to where they stay: they are too large to be moved around.
-#[inline]
-fn applying<'a>(
-    policy: &'a Policy,
-    caller: &'a Counted<'_>,
-    chosen: impl Fn(&Rule) -> bool,
-    slots: &mut Slots<'a>,
-) -> RuleNumbers {
-    let mut rules = RuleNumbers::new();
-    for (rule, i) in policy.rules().iter().zip(0..) {
-        if rule.is_enabled()
-            && chosen(rule)
-            && let Some(slot) = caller.slot(policy, rule)
-        {
-            rules.push(i);
-            slots.push(slot);
-        }
-    }
-    rules
 }
 
 impl fmt::Debug for LoginLimiter {
@@ -362,36 +340,47 @@ impl fmt::Debug for LoginLimiter {
     }
 }
 
-/// An attempt was not admitted.
-///
-/// ```
-/// use tower_login_rate_limit::ReserveError;
-///
-/// fn status(error: &ReserveError) -> u16 {
-///     match error {
-///         ReserveError::Refused(_) => 429,
-///         ReserveError::Store(_) => 503,
-///     }
-/// }
-/// ```
+/// What is known of a block without I/O.
+pub(crate) enum KnownBlock {
+    /// No block is known.
+    None,
+    /// The caller is blocked.
+    Blocked(Refusal),
+    /// The caller was blocked according to a cache, which may be stale.
+    Cached,
+}
+
+/// Why no attempt was reserved.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ReserveError {
-    /// It was refused.
+    /// A rule refused the attempt.
     Refused(Refusal),
-    /// The store could not decide. That is neither a refusal nor a permission.
+    /// The store could not decide. The attempt is neither refused nor admitted.
     Store(StoreError),
+    /// The attempt was settled before, because its request had ended.
+    Settled,
 }
 
 impl fmt::Display for ReserveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Store(error) => error.fmt(f),
-        }
+        f.write_str(match self {
+            Self::Refused(_) => "the attempt was refused",
+            Self::Store(_) => "the store could not decide on the attempt",
+            Self::Settled => "the attempt was settled when its request ended",
+        })
     }
 }
 
-impl Error for ReserveError {}
+impl Error for ReserveError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Store(error) => Some(error),
+            Self::Settled => None,
+        }
+    }
+}
 
 impl From<StoreError> for ReserveError {
     fn from(error: StoreError) -> Self {

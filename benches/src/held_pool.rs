@@ -13,9 +13,12 @@ use bb8_redis::{RedisConnectionManager, bb8::Pool};
 use redis::{Cmd, FromRedisValue};
 use tokio::runtime::Runtime;
 use tower_login_rate_limit::{
-    Address, KnownAddresses, Limit, LoginLimiter, Outcome, Policy, Token,
+    Address, KnownAddresses, LoginLimiter, Outcome, Policy, Token,
     algorithm::{Standing, State},
-    store::{Key, RedisStore, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
+    store::{
+        Key, RedisStore, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind,
+        StoreFuture,
+    },
 };
 
 use crate::{
@@ -35,6 +38,8 @@ impl HeldPool {
     pub fn connect(runtime: &Runtime, url: &str) -> Self {
         let store = runtime.block_on(RedisStore::connect(url));
         let limiter = LoginLimiter::new(Policy::default(), store.expect("a store"));
+        // The first call of each script carries its text.
+        runtime.block_on(log_in(&limiter));
         let [reserve, cleanup] = Call::overhear(url, || runtime.block_on(log_in(&limiter)))
             .try_into()
             .expect("a login is two calls");
@@ -49,7 +54,7 @@ impl HeldPool {
 
     fn send<T: FromRedisValue + Send + 'static>(&self, command: Cmd) -> StoreFuture<T> {
         let pool = self.pool.clone();
-        StoreFuture::later(async move {
+        StoreFuture::pending(async move {
             let mut connection = pool.get().await.map_err(failed)?;
             command.query_async(&mut *connection).await.map_err(failed)
         })
@@ -59,7 +64,7 @@ impl HeldPool {
 async fn log_in(limiter: &LoginLimiter) {
     let attempt = limiter.reserve((address(0), user(0))).await;
     let attempt = attempt.expect("nobody has been here before");
-    let settled = limiter.settle(attempt, Outcome::Success).await;
+    let settled = attempt.settle(Outcome::Success).await;
     settled.expect("an answer");
 }
 
@@ -67,12 +72,9 @@ impl Store for HeldPool {
     fn reserve(&self, token: Token, _: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
         let command = self.reserve.command(&names(slots), token.as_bytes());
         let reply = self.send(command);
-        let limits = slots.iter().map(|slot| match slot.limit {
-            Limit::SlidingWindow(window) => window.limit(),
-            _ => unreachable!("the default policy has windows"),
-        });
+        let limits = slots.iter().map(|slot| slot.limit.max_attempts());
         let limits: Vec<_> = limits.collect();
-        StoreFuture::later(async move {
+        StoreFuture::pending(async move {
             // Everybody is new here, so the script says its token and nothing else.
             let said: Vec<u8> = reply.await?;
             if said != token.as_bytes() {
@@ -83,37 +85,32 @@ impl Store for HeldPool {
         })
     }
 
-    fn cleanup(
+    fn settle(
         &self,
-        token: Option<Token>,
-        mains: &[Slot<'_>],
-        others: &[Slot<'_>],
-    ) -> StoreFuture<()> {
-        // Ours sends two names of the token.
-        let token = token.map_or(Vec::new(), |token| token.as_bytes().repeat(2));
-        let slots: Vec<_> = mains.iter().chain(others).cloned().collect();
-        let reply = self.send::<Vec<Vec<u8>>>(self.cleanup.command(&names(&slots), &token));
-        StoreFuture::later(async move { reply.await.map(drop) })
+        tokens: &[Token],
+        settlement: Settlement,
+        slots: &[Slot<'_>],
+        _: Duration,
+    ) -> StoreFuture<usize> {
+        if !matches!(settlement, Settlement::Succeeded { .. }) {
+            return StoreFuture::ready(Err(not_measured()));
+        }
+        let tokens: Vec<_> = tokens.iter().flat_map(Token::as_bytes).copied().collect();
+        let reply = self.send::<Vec<Vec<u8>>>(self.cleanup.command(&names(slots), &tokens));
+        let counters = slots.len();
+        StoreFuture::pending(async move { reply.await.map(|_| counters) })
     }
 
     fn check(&self, _: &[Slot<'_>]) -> StoreFuture<Standings> {
-        StoreFuture::now(Err(not_measured()))
-    }
-
-    fn fail(&self, _: Token, _: &[Slot<'_>]) -> StoreFuture<usize> {
-        StoreFuture::now(Err(not_measured()))
-    }
-
-    fn cancel(&self, _: Token, _: &[Slot<'_>]) -> StoreFuture<usize> {
-        StoreFuture::now(Err(not_measured()))
+        StoreFuture::ready(Err(not_measured()))
     }
 
     fn remember(&self, _: &Key<'_>, _: Address, _: KnownAddresses) -> StoreFuture<()> {
-        StoreFuture::now(Err(not_measured()))
+        StoreFuture::ready(Err(not_measured()))
     }
 
     fn known(&self, _: &Key<'_>, _: KnownAddresses) -> StoreFuture<Vec<Address>> {
-        StoreFuture::now(Err(not_measured()))
+        StoreFuture::ready(Err(not_measured()))
     }
 }
 

@@ -1,141 +1,69 @@
 //! The layer around a service that does nothing, beside those of governor.
 
-use std::{
-    convert::Infallible,
-    hint::black_box,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, hint::black_box, net::IpAddr, time::Instant};
 
-use axum::{body::Body, extract::ConnectInfo};
+use axum::body::Body;
 use axum_governor::{GovernorConfigBuilder as AxumGovernor, extractor::PeerIp, nz};
+use benches::services::{BLOCKED, HOT, USER, UserKeyExtractor, nothing, ours, request, roomy};
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
-use tower_login_rate_limit::{
-    LoginLimiter, LoginRateLimitLayer, Outcome, Policy, classify::ByStatus, extract::Header,
-    store::MemoryStore,
-};
+use tower_governor::key_extractor::PeerIpKeyExtractor;
 
 use crate::{
-    callers::address,
+    callers::{address, user},
+    counts::Counts,
     report::{Goal, Report},
     rounds::{Contender, Rounds},
 };
 
 const SECTION: &str = "Layer around an empty service";
 /// Requests of one turn.
-const REQUESTS: u32 = 50_000;
+const REQUESTS: usize = 100_000;
 
-/// From where requests come.
-#[derive(Clone, Copy)]
-enum From {
-    OneAddress,
-    Many,
-    /// One that is refused.
-    Blocked,
-}
+const NONE: &str = "none";
+const OURS: &str = "ours";
+const GOVERNOR: &str = "tower_governor";
+const TWO_GOVERNORS: &str = "two tower_governor";
+const AXUM_GOVERNOR: &str = "axum-governor";
 
-impl From {
-    fn address(self, i: u32) -> IpAddr {
-        match self {
-            Self::OneAddress => Ipv4Addr::new(192, 0, 2, 1).into(),
-            Self::Many => address(u64::from(i % 100_000)),
-            Self::Blocked => BLOCKED,
-        }
-    }
-}
+/// An address and the user at it.
+type Client = (IpAddr, HeaderValue);
 
-const BLOCKED: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
-
-fn request(address: IpAddr) -> Request<Body> {
-    let mut request = Request::new(Body::empty());
-    let user = HeaderValue::from_static("somebody");
-    request.headers_mut().insert("x-user", user);
-    let peer = ConnectInfo(SocketAddr::new(address, 5000));
-    request.extensions_mut().insert(peer);
-    request
-}
-
-async fn nothing(request: Request<Body>) -> Result<Response<Body>, Infallible> {
-    black_box(request);
-    Ok(Response::new(Body::empty()))
-}
-
-/// Nanoseconds that a request takes in this service.
-fn time<S, B>(runtime: &Runtime, mut service: S, from: From) -> f64
+/// Nanoseconds that a request takes in this service. Clients take turns.
+fn time<S, B>(runtime: &Runtime, mut service: S, clients: &[Client], expected: StatusCode) -> f64
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
 {
-    let expected = match from {
-        From::Blocked => StatusCode::TOO_MANY_REQUESTS,
-        From::OneAddress | From::Many => StatusCode::OK,
-    };
     runtime.block_on(async {
         let started = Instant::now();
-        for i in 0..REQUESTS {
-            let request = request(from.address(i));
+        for (address, user) in clients.iter().cycle().take(REQUESTS) {
+            let request = request(*address, user.clone());
             let Ok(service) = service.ready().await;
             let Ok(response) = service.call(request).await;
             assert_eq!(response.status(), expected);
             black_box(response);
         }
-        started.elapsed().as_nanos() as f64 / f64::from(REQUESTS)
+        started.elapsed().as_nanos() as f64 / REQUESTS as f64
     })
 }
 
-/// How often a request allocates in this service.
-fn allocations<S, B>(runtime: &Runtime, mut service: S, from: From) -> f64
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
-{
-    let mut counted = 0;
-    for i in 0..100 {
-        let request = request(from.address(i));
-        let made = allocation_counter::measure(|| {
-            runtime.block_on(async {
-                let Ok(service) = service.ready().await;
-                let Ok(response) = service.call(request).await;
-                drop(response);
-            });
-        });
-        counted += made.count_total;
-    }
-    counted as f64 / 100.0
-}
-
-fn ours(runtime: &Runtime) -> LoginRateLimitLayer {
-    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
-    runtime.block_on(async {
-        for _ in 0..5 {
-            let attempt = limiter.reserve((BLOCKED, "somebody")).await;
-            let attempt = attempt.expect("admitted");
-            let settled = limiter.settle(attempt, Outcome::Failure).await;
-            settled.expect("settled");
-        }
-    });
-    LoginRateLimitLayer::new(limiter)
-        .with_user(Header("x-user".parse().expect("a name")))
-        .with_classifier(ByStatus)
-}
-
 pub fn measure(report: &mut Report) {
-    let runtime = &tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     let _guard = runtime.enter();
+    passed(report, &runtime);
+    refused(report, &runtime);
+    allocations(report);
+    instructions(report);
+}
 
+fn passed(report: &mut Report, runtime: &Runtime) {
     let ours = ours(runtime);
-    let mut roomy = GovernorConfigBuilder::default();
-    let roomy = roomy.period(Duration::from_nanos(1)).burst_size(u32::MAX);
-    let roomy = GovernorLayer::new(roomy.finish().expect("a quota"));
-    let mut stingy = GovernorConfigBuilder::default();
-    let stingy = stingy.period(Duration::from_secs(3600)).burst_size(1);
-    let stingy = GovernorLayer::new(stingy.finish().expect("a quota"));
-    let once = stingy.layer(service_fn(nothing)).oneshot(request(BLOCKED));
-    let _ = runtime.block_on(once);
+    let by_address = roomy(PeerIpKeyExtractor);
+    let by_user = roomy(UserKeyExtractor);
     let axum_governor = AxumGovernor::default()
         .with_extractor(PeerIp::default())
         .expect_connect_info()
@@ -144,81 +72,143 @@ pub fn measure(report: &mut Report) {
         .expect("a quota");
     let axum_governor = axum_governor::GovernorLayer::new(axum_governor);
 
-    for (where_from, from, most) in [
-        ("hot", From::OneAddress, 1.0),
-        ("100,000 addresses", From::Many, 1.3),
+    let client = |n| {
+        let user = HeaderValue::from_str(&user(n)).expect("a header value");
+        (address(n), user)
+    };
+    let many: Vec<Client> = (0..100_000).map(client).collect();
+    for (clients, of, most) in [
+        ("hot", &[(HOT, USER)][..], 1.5),
+        ("100,000 addresses", &many, 1.4),
     ] {
+        let ok = StatusCode::OK;
         let rounds = Rounds::take_turns(vec![
-            turn("none", || time(runtime, service_fn(nothing), from)),
-            turn("ours", || {
-                time(runtime, ours.layer(service_fn(nothing)), from)
+            turn(NONE, || time(runtime, service_fn(nothing), of, ok)),
+            turn(OURS, || {
+                time(runtime, ours.layer(service_fn(nothing)), of, ok)
             }),
-            turn("tower_governor", || {
-                time(runtime, roomy.layer(service_fn(nothing)), from)
+            turn(GOVERNOR, || {
+                time(runtime, by_address.layer(service_fn(nothing)), of, ok)
             }),
-            turn("axum-governor", || {
-                time(runtime, axum_governor.layer(service_fn(nothing)), from)
+            turn(TWO_GOVERNORS, || {
+                let both = by_address.layer(by_user.layer(service_fn(nothing)));
+                time(runtime, both, of, ok)
+            }),
+            turn(AXUM_GOVERNOR, || {
+                time(runtime, axum_governor.layer(service_fn(nothing)), of, ok)
             }),
         ]);
-        for name in ["none", "ours", "tower_governor", "axum-governor"] {
-            let what = format!("a request that passes, {where_from}: {name}");
+        for name in [NONE, OURS, GOVERNOR, TWO_GOVERNORS, AXUM_GOVERNOR] {
+            let what = format!("a request that passes, {clients}: {name}");
             report.number(SECTION, what, rounds.median(name), "ns", None);
         }
         for (peer, goal) in [
-            ("tower_governor", Some(Goal::AtMost(most))),
-            ("axum-governor", None),
+            // A login is limited by address and by user: one of them has one key.
+            (TWO_GOVERNORS, Some(Goal::AtMost(most))),
+            (GOVERNOR, None),
+            (AXUM_GOVERNOR, None),
         ] {
-            let added = rounds.added("ours", peer, "none");
-            let what = format!("time added, passed, {where_from}: ours to {peer}");
+            let added = rounds.added(OURS, peer, NONE);
+            let what = format!("time added, passed, {clients}: ours to {peer}");
             report.ratio(SECTION, what, added, goal);
         }
     }
+}
 
-    let from = From::Blocked;
+/// Not beside tower_governor, which builds a clock for each refusal and asks the processor for its features,
+/// an instruction that traps on virtual machines. [`instructions`] compares the two.
+fn refused(report: &mut Report, runtime: &Runtime) {
+    let ours = ours(runtime);
     let rounds = Rounds::take_turns(vec![
-        turn("none", || {
-            time(runtime, service_fn(nothing), From::OneAddress)
+        turn(NONE, || {
+            let service = service_fn(nothing);
+            time(runtime, service, &[(HOT, USER)], StatusCode::OK)
         }),
-        turn("ours", || {
-            time(runtime, ours.layer(service_fn(nothing)), from)
-        }),
-        turn("tower_governor", || {
-            time(runtime, stingy.layer(service_fn(nothing)), from)
+        turn(OURS, || {
+            let (service, refused) = (service_fn(nothing), StatusCode::TOO_MANY_REQUESTS);
+            time(runtime, ours.layer(service), &[(BLOCKED, USER)], refused)
         }),
     ]);
-    for name in ["ours", "tower_governor"] {
-        let what = format!("a request that is refused: {name}");
-        report.number(SECTION, what, rounds.median(name), "ns", None);
-    }
-    let refused = rounds.added("tower_governor", "ours", "none");
-    let what = "time added, refused: tower_governor to ours";
-    report.ratio(SECTION, what, refused, Some(Goal::AtLeast(50.0)));
+    let what = "a request that is refused: ours";
+    report.number(SECTION, what, rounds.median(OURS), "ns", None);
+    let what = "time, refused: ours to a service that does nothing";
+    report.ratio(SECTION, what, rounds.ratio(OURS, NONE), None);
+}
 
-    let none = allocations(runtime, service_fn(nothing), From::OneAddress);
-    let passed = allocations(runtime, ours.layer(service_fn(nothing)), From::OneAddress) - none;
-    report.number(
-        SECTION,
-        "allocations, passed",
-        passed,
-        "",
-        Some(Goal::AtMost(2.0)),
-    );
-    let peer = allocations(runtime, roomy.layer(service_fn(nothing)), From::OneAddress) - none;
-    let refused = allocations(runtime, ours.layer(service_fn(nothing)), From::Blocked) - none;
-    report.number(
-        SECTION,
-        "allocations, refused, with its answer",
-        refused,
-        "",
-        None,
-    );
-    report.number(
-        SECTION,
+fn allocations(report: &mut Report) {
+    let counts = Counts::of("allocations", &["layer"]);
+    let mut number = |what: &str, name, goal| {
+        report.number(SECTION, what, counts.get(name), "", goal);
+    };
+    let (passed, refused) = (Goal::AtMost(3.0), Goal::AtMost(5.0));
+    number("allocations, passed", "passed", Some(passed));
+    number(
         "allocations, passed: tower_governor",
-        peer,
-        "",
+        "passed-governor",
         None,
     );
+    number(
+        "allocations, passed: two tower_governor",
+        "passed-two-governors",
+        None,
+    );
+    number(
+        "allocations, refused, with its answer",
+        "refused",
+        Some(refused),
+    );
+    number(
+        "allocations, refused, with its answer: tower_governor",
+        "refused-governor",
+        None,
+    );
+}
+
+fn instructions(report: &mut Report) {
+    const BASE: &str = "login-without-layer";
+    let names = [
+        BASE,
+        "login-passed",
+        "login-passed-governor",
+        "login-passed-two-governors",
+        "login-refused",
+        "login-refused-governor",
+    ];
+    let counts = Counts::of("instructions", &[&["--count"], &names[..]].concat());
+    let added = |name| counts.get(name) - counts.get(BASE);
+    for (what, name) in [
+        ("passed: ours", "login-passed"),
+        ("passed: tower_governor", "login-passed-governor"),
+        ("passed: two tower_governor", "login-passed-two-governors"),
+        ("refused: ours", "login-refused"),
+        ("refused: tower_governor", "login-refused-governor"),
+    ] {
+        let what = format!("instructions added, {what}");
+        report.number(SECTION, what, added(name), "", None);
+    }
+    for (what, one, other, goal) in [
+        (
+            "passed: ours to two tower_governor",
+            "login-passed",
+            "login-passed-two-governors",
+            None,
+        ),
+        (
+            "passed: ours to tower_governor",
+            "login-passed",
+            "login-passed-governor",
+            None,
+        ),
+        (
+            "refused: ours to tower_governor",
+            "login-refused",
+            "login-refused-governor",
+            Some(Goal::AtMost(1.2)),
+        ),
+    ] {
+        let what = format!("instructions added, {what}");
+        report.number(SECTION, what, added(one) / added(other), "×", goal);
+    }
 }
 
 fn turn<'a>(name: &'static str, turn: impl FnMut() -> f64 + 'a) -> Contender<'a> {

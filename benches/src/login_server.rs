@@ -2,20 +2,24 @@
 
 use std::{
     env,
+    future::{Ready, ready},
     io::{self, BufRead, BufReader, Read},
     net::{IpAddr, SocketAddr},
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
 };
 
-use axum::{Router, routing::post};
-use http::{HeaderMap, HeaderName, request::Parts};
-use tokio::runtime::{Builder, Runtime};
-use tower::layer::util::Identity;
-use tower_governor::{
-    GovernorLayer, governor::GovernorConfigBuilder, key_extractor::SmartIpKeyExtractor,
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    response::IntoResponse,
+    routing::post,
 };
+use benches::services::{USER_HEADER, UserKeyExtractor, roomy, stingy};
+use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use tokio::runtime::{Builder, Runtime};
+use tower::{ServiceExt, layer::util::Identity};
+use tower_governor::key_extractor::SmartIpKeyExtractor;
 use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Policy,
     extract::Header,
@@ -42,14 +46,18 @@ pub enum Guard {
     OursOnRedis,
     /// Our layer over connections that are held.
     OursOnHeldPool,
-    /// tower_governor, which admits.
+    /// tower_governor by address, which admits.
     Governor,
-    /// The same, with a quota that is used up.
+    /// Two of them, by address and by user.
+    TwoGovernors,
+    /// tower_governor by address, with a quota that is used up.
     StingyGovernor,
+    /// None, and a handler that answers what our layer answers to a blocked client, without a decision.
+    Refusal,
 }
 
 impl Guard {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::NoLayer,
         Self::Identity,
         Self::TwoPings,
@@ -57,7 +65,9 @@ impl Guard {
         Self::OursOnRedis,
         Self::OursOnHeldPool,
         Self::Governor,
+        Self::TwoGovernors,
         Self::StingyGovernor,
+        Self::Refusal,
     ];
 }
 
@@ -155,8 +165,10 @@ fn app(runtime: &Runtime, guard: Guard, redis: &str) -> Router {
             let limiter = LoginLimiter::new(Policy::default(), HeldPool::connect(runtime, redis));
             login.layer(layer(limiter))
         }
-        Guard::Governor => login.layer(governor(Duration::from_nanos(1), u32::MAX)),
-        Guard::StingyGovernor => login.layer(governor(Duration::from_secs(86_400), 1)),
+        Guard::Governor => login.layer(roomy(SmartIpKeyExtractor)),
+        Guard::TwoGovernors => login.layer((roomy(SmartIpKeyExtractor), roomy(UserKeyExtractor))),
+        Guard::StingyGovernor => login.layer(stingy(SmartIpKeyExtractor)),
+        Guard::Refusal => post(refusal(runtime)),
     };
     Router::new().route("/login", login)
 }
@@ -172,7 +184,7 @@ fn ours(
     runtime.block_on(async {
         // Another server may have done so in the same Redis.
         while let Ok(attempt) = limiter.reserve((address, user)).await {
-            let settled = limiter.settle(attempt, Outcome::Failure).await;
+            let settled = attempt.settle(Outcome::Failure).await;
             settled.expect("an answer");
         }
     });
@@ -190,21 +202,26 @@ fn layer(limiter: LoginLimiter) -> LoginRateLimitLayer {
                 .parse()
                 .ok()
         })
-        .with_user(Header(HeaderName::from_static("x-user")))
+        .with_user(Header::new(USER_HEADER))
 }
 
-fn governor(
-    period: Duration,
-    burst: u32,
-) -> GovernorLayer<
-    SmartIpKeyExtractor,
-    governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
-    axum::body::Body,
-> {
-    let config = GovernorConfigBuilder::default()
-        .key_extractor(SmartIpKeyExtractor)
-        .period(period)
-        .burst_size(burst)
-        .finish();
-    GovernorLayer::new(config.expect("a quota"))
+/// A handler that repeats one refusal of our layer.
+fn refusal(runtime: &Runtime) -> impl Fn() -> Ready<Response<Body>> + Clone + use<> {
+    let (address, user) = BLOCKED;
+    let app = app(runtime, Guard::OursInMemory, "");
+    let request = Request::post("/login")
+        .header("x-forwarded-for", address)
+        .header(USER_HEADER, user)
+        .body(Body::empty())
+        .expect("a request");
+    let (parts, body) = runtime.block_on(async {
+        let Ok(refused) = app.oneshot(request).await;
+        let (parts, body) = refused.into_parts();
+        (parts, to_bytes(body, 4096).await.expect("a body"))
+    });
+    assert_eq!(parts.status, StatusCode::TOO_MANY_REQUESTS);
+    move || {
+        let answer = (parts.status, parts.headers.clone(), body.clone());
+        ready(answer.into_response())
+    }
 }

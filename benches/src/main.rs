@@ -4,8 +4,8 @@
 //! `cargo run --release` measures everything; names of sections after it choose some.
 
 mod attack;
-mod callers;
 mod cost;
+mod counts;
 mod growth;
 mod held_pool;
 mod honest;
@@ -19,25 +19,33 @@ mod redis_peers;
 mod redis_server;
 mod report;
 mod rounds;
+mod scripts;
 mod server;
 mod tasks;
 mod wrk;
 
-use std::fs;
+use std::{alloc::System, fs};
 
+use benches::callers;
 use report::Report;
+
+/// What times are measured with. Two allocators do not compile, so the one that counts can't come in by an
+/// import: see `bin/allocations.rs`.
+#[global_allocator]
+static ALLOCATOR: System = System;
 
 /// A name to choose it by, and what it does.
 type Section = (&'static str, fn(&mut Report));
 
 fn main() {
-    let sections: [Section; 7] = [
+    let sections: [Section; 8] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
         ("server", server::measure),
         ("attack", attack::measure),
         ("cost", cost::measure),
+        ("scripts", scripts::measure),
         ("growth", growth::measure),
     ];
     let mut arguments = std::env::args().skip(1).peekable();

@@ -41,7 +41,8 @@ impl Call {
     /// there too; they say `lua` in place of an address.
     fn from_line(line: &str) -> Option<Self> {
         let (_, words) = line.split_once("] \"")?;
-        let words: Vec<_> = words.trim_end_matches('"').split("\" \"").collect();
+        // One quotation mark ends the last word, which may be empty.
+        let words: Vec<_> = words.strip_suffix('"')?.split("\" \"").collect();
         match *words.as_slice() {
             ["EVALSHA", hash, "2", _, _, _token, ref arguments @ ..] => Some(Self {
                 hash: hash.to_owned(),

@@ -32,7 +32,7 @@ pub fn measure(report: &mut Report) {
         bench.measure(report, tasks);
     }
     // Had it taken Redis to be away, it would have counted by itself, and that is another thing.
-    assert_eq!(bench.store.status().decided_alone, 0);
+    assert_eq!(bench.store.status().fallback_decisions, 0);
 }
 
 struct Bench {
@@ -53,12 +53,14 @@ impl Bench {
             .build()
             .expect("a runtime");
         // Room for all of them to be followed, since none of them is ever settled.
-        let store = RedisStore::builder().fallback_capacity(20_000_000);
+        let store = RedisStore::builder().with_fallback_capacity(20_000_000);
         let connected = runtime.block_on(store.connect(server.url()));
         let store = connected.expect("a store");
         let limiter = LoginLimiter::new(Policy::default(), store.clone());
         let ours = ours(limiter);
-        let calls = Call::overhear(&server.url(), || runtime.block_on(ours(0)));
+        // The first call of each script carries its text.
+        runtime.block_on(ours(0));
+        let calls = Call::overhear(&server.url(), || runtime.block_on(ours(1)));
         let [reserve] = &calls[..] else {
             panic!("an attempt is one call, not {calls:?}");
         };
@@ -135,10 +137,9 @@ impl Bench {
 
         for peer in names.into_iter().filter(|name| *name != OURS) {
             let goal = match (peer, tasks) {
-                (POOLED, 16 | 64) => Some(Goal::AtLeast(3.5)),
-                (TRIVIAL, 16) => Some(Goal::AtLeast(0.60)),
-                (TRIVIAL, 64) => Some(Goal::AtLeast(0.45)),
-                (FLEXIBLE, 64) => Some(Goal::AtLeast(3.0)),
+                (POOLED, 16) => Some(Goal::AtLeast(4.0)),
+                (POOLED, 64) => Some(Goal::AtLeast(5.0)),
+                (FLEXIBLE, 64) => Some(Goal::AtLeast(2.4)),
                 (BENCHMARK, 64) => Some(Goal::AtLeast(0.85)),
                 _ => None,
             };
@@ -148,7 +149,7 @@ impl Bench {
         if tasks == 1 {
             let ratio = turns.ratio(OURS, PING, |turn| turn.p50);
             let what = format!("{with}, p50: ours / {PING}");
-            report.ratio(SECTION, what, ratio, Some(Goal::AtMost(1.4)));
+            report.ratio(SECTION, what, ratio, None);
         }
         if tasks == 256 {
             for name in [OURS, POOLED] {

@@ -1,7 +1,7 @@
 //! A Redis of our own, on the loopback and with nothing on disk.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     env,
     net::TcpListener,
     process::{Child, Command, Stdio},
@@ -55,10 +55,24 @@ impl RedisServer {
         command.query(&mut *admin).expect("an answer")
     }
 
-    /// What many commands are answered, sent at once.
-    pub fn ask_all(&self, commands: &Pipeline) -> Vec<Value> {
-        let mut admin = self.admin.lock().unwrap_or_else(PoisonError::into_inner);
-        commands.query(&mut *admin).expect("answers")
+    /// Sends a command for each number, many at once, and returns the replies.
+    pub fn pipeline(
+        &self,
+        numbers: impl IntoIterator<Item = u64>,
+        command: impl Fn(u64) -> Cmd,
+    ) -> Vec<Value> {
+        let commands: Vec<_> = numbers.into_iter().map(command).collect();
+        let mut replies = Vec::with_capacity(commands.len());
+        for some in commands.chunks(1_000) {
+            let mut pipeline = Pipeline::with_capacity(some.len());
+            for command in some {
+                pipeline.add_command(command.clone());
+            }
+            let mut admin = self.admin.lock().unwrap_or_else(PoisonError::into_inner);
+            let some: Vec<Value> = pipeline.query(&mut *admin).expect("replies");
+            replies.extend(some);
+        }
+        replies
     }
 
     /// Forgets every key, and has done so when this returns.
@@ -85,14 +99,21 @@ impl RedisServer {
         line.map_or((0.0, 0.0), |line| calls_and_time(line))
     }
 
+    /// How often each command was called, by clients and by scripts.
+    pub fn commands(&self) -> BTreeMap<String, f64> {
+        let lines = self.lines_of_info("commandstats");
+        let command = |(name, line): (&String, &String)| {
+            let name = name.strip_prefix("cmdstat_")?;
+            Some((name.to_owned(), calls_and_time(line).0))
+        };
+        lines.iter().filter_map(command).collect()
+    }
+
     /// How often anything was called, by clients and by scripts, but for `INFO`.
     pub fn all_calls(&self) -> f64 {
-        let lines = self.lines_of_info("commandstats");
-        let others = lines.iter().filter(|(name, _)| *name != "cmdstat_info");
-        others
-            .filter(|(name, _)| name.starts_with("cmdstat_"))
-            .map(|(_, line)| calls_and_time(line).0)
-            .sum()
+        let commands = self.commands().into_iter();
+        let others = commands.filter(|(name, _)| name != "info");
+        others.map(|(_, calls)| calls).sum()
     }
 
     fn lines_of_info(&self, section: &str) -> HashMap<String, String> {

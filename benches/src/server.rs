@@ -21,7 +21,9 @@ const REFUSED: &str = "ours in memory, refused";
 const REDIS: &str = "ours on Redis, passed";
 const HELD: &str = "ours on a bb8 pool, passed";
 const GOVERNOR: &str = "tower_governor, passed";
+const TWO_GOVERNORS: &str = "two tower_governor, passed";
 const GOVERNOR_REFUSED: &str = "tower_governor, refused";
+const STATIC: &str = "a handler with our refusal, ready-made";
 
 pub fn measure(report: &mut Report) {
     let redis = RedisServer::start();
@@ -33,6 +35,8 @@ pub fn measure(report: &mut Report) {
         (REDIS, server(Guard::OursOnRedis), Callers::Fresh),
         (HELD, server(Guard::OursOnHeldPool), Callers::Fresh),
         (GOVERNOR, server(Guard::Governor), Callers::Fresh),
+        (TWO_GOVERNORS, server(Guard::TwoGovernors), Callers::Fresh),
+        (STATIC, server(Guard::Refusal), Callers::Blocked),
         (
             GOVERNOR_REFUSED,
             server(Guard::StingyGovernor),
@@ -91,10 +95,13 @@ pub fn measure(report: &mut Report) {
         let what = format!("requests/s: {one} / {other}");
         report.ratio(SECTION, what, rounds.ratio(one, other), goal);
     };
-    ratio(MEMORY, IDENTITY, Some(Goal::AtLeast(0.85)));
-    ratio(REFUSED, NO_LAYER, Some(Goal::AtLeast(0.9)));
+    ratio(MEMORY, IDENTITY, Some(Goal::AtLeast(0.97)));
     ratio(GOVERNOR, IDENTITY, None);
+    ratio(TWO_GOVERNORS, IDENTITY, None);
+    ratio(MEMORY, TWO_GOVERNORS, None);
+    ratio(REFUSED, NO_LAYER, Some(Goal::AtLeast(0.92)));
+    ratio(STATIC, NO_LAYER, None);
+    ratio(REFUSED, STATIC, None);
     ratio(GOVERNOR_REFUSED, NO_LAYER, None);
-    ratio(REFUSED, GOVERNOR_REFUSED, None);
     ratio(REDIS, HELD, Some(Goal::AtLeast(2.0)));
 }

@@ -1,8 +1,9 @@
 //! What a counter makes of attempts that come at given times.
 
 use tower_login_rate_limit::{
+    __private::Counter,
     Limit, Period, Token,
-    algorithm::{Counter, Millis, Standing, State},
+    algorithm::{Millis, Standing, State},
 };
 
 pub(crate) const SECOND: Millis = 1000;
@@ -127,10 +128,10 @@ pub(crate) fn play(
         let token = fixed_token(number);
         counter.admit(limit, token, LEASE, at);
         if knows_it {
-            counter.clean_up(Some(token), at);
+            counter.clean_up(&[token], at);
             history.attempts.push((at, Seen::LoggedIn));
         } else {
-            counter.fail(limit, token, at);
+            counter.fail(limit, token, at, at);
             history.attempts.push((at, Seen::Failed));
         }
         let after = counter.standing(limit, at);

@@ -1,10 +1,8 @@
 //! Draws how each algorithm decides: the pictures of `docs/algorithms.md`.
 //!
 //! `cargo run --example plots` writes them to `docs/plots`; with a directory behind `--` it writes
-//! them there. Nothing is drawn by hand: every mark is an answer of [`Counter`], and the same
+//! them there. Nothing is drawn by hand: every mark is a decision of the crate's counter, and the same
 //! each time.
-//!
-//! [`Counter`]: tower_login_rate_limit::algorithm::Counter
 
 mod chart;
 mod history;

@@ -1,116 +1,239 @@
-//! The attempts that a counter keeps one by one.
+//! The attempts that a counter keeps one by one, and its summary of others.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    ops::{Deref, DerefMut},
+};
 
-use smallvec::SmallVec;
-
-use super::Millis;
+use super::{Millis, counter::Summary};
 use crate::Token;
 
-/// So many tokens are looked for one by one.
-const FEW: usize = 16;
+/// Up to this many tokens a linear search beats a hash set.
+const LINEAR_SEARCH: usize = 16;
+/// The number of attempts kept inline: the default limit by user and address.
+const INLINE: usize = 5;
 
-/// One attempt. A time to come is the end of its lease, so the attempt is in flight; a time that has
-/// passed is when it failed. Nothing has to run for the one to become the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
+/// One attempt. With a time in the future it is in flight until then, the end of its lease; a time in the
+/// past is when it failed. So an abandoned attempt becomes a failure without a timer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry {
     pub(super) at: Millis,
-    pub(super) token: Token,
+    id: u64,
 }
 
-/// Attempts by time, the oldest first, and by token where times are equal, as a sorted set in Redis
-/// has them. Most counters have one of them, for a moment; that one is kept in place.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Attempts(SmallVec<[Entry; 1]>);
+/// What identifies an attempt within a counter: the first half of its token, with the last four bytes of
+/// the other half added to its last four.
+///
+/// That is 64 random bits of a UUID v4, its fixed bits being masked by random ones, so that two attempts of
+/// one counter never have the same in practice. The first four bytes stay as they are, so that attempts of
+/// one moment are ordered as in Redis and have the same jitter. A derived token differs from its origin.
+#[inline]
+fn id(token: Token) -> u64 {
+    let bits = u128::from_be_bytes(*token.as_bytes());
+    (bits >> 64) as u64 ^ u64::from(bits as u32)
+}
+
+impl Entry {
+    /// A token that denotes this attempt in every counter. Where it is not kept it is zero.
+    pub(crate) fn token(self) -> Token {
+        Token::from_bytes((u128::from(self.id) << 64).to_be_bytes())
+    }
+
+    /// The first byte of the attempt's token.
+    pub(super) const fn first_byte(self) -> u8 {
+        self.id.to_be_bytes()[0]
+    }
+}
+
+/// Attempts ordered by time and then by token, as in a sorted set of Redis, and the summary.
+#[derive(Clone, Debug)]
+pub(super) enum Attempts {
+    /// Most counters hold a few attempts for their whole life, and no summary.
+    Inline { len: u8, entries: [Entry; INLINE] },
+    /// The summary is here because it would make every counter larger elsewhere.
+    Spilled {
+        entries: Vec<Entry>,
+        summary: Option<Box<Summary>>,
+    },
+}
 
 impl Attempts {
-    /// Those that have failed by `now`; they are the first ones.
-    pub(super) fn failures(&self, now: Millis) -> &[Entry] {
-        match self.0.last() {
-            Some(last) if last.at > now => {
-                &self.0[..self.0.partition_point(|entry| entry.at <= now)]
-            }
-            _ => &self.0,
+    #[inline]
+    pub(super) fn summary(&self) -> Option<&Summary> {
+        match self {
+            Self::Inline { .. } => None,
+            Self::Spilled { summary, .. } => summary.as_deref(),
         }
     }
 
-    pub(super) fn all(&self) -> &[Entry] {
-        &self.0
+    #[inline]
+    pub(super) fn set_summary(&mut self, new: Option<Summary>) {
+        if let Self::Spilled { summary, .. } = self {
+            *summary = new.map(Box::new);
+        } else if new.is_some() {
+            self.spill(new);
+        }
     }
 
-    /// How many there are, failed and in flight.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// The attempts that have failed by `now`, which are the oldest, and those in flight.
+    #[inline]
+    pub(super) fn split(&self, now: Millis) -> (&[Entry], &[Entry]) {
+        let failures = match self.last() {
+            Some(last) if last.at > now => self.partition_point(|entry| entry.at <= now),
+            _ => self.len(),
+        };
+        self.split_at(failures)
     }
 
     /// The latest time of any.
+    #[inline]
     pub(super) fn newest(&self) -> Option<Millis> {
-        self.0.last().map(|entry| entry.at)
+        self.last().map(|entry| entry.at)
     }
 
+    #[inline]
     pub(super) fn holds(&self, token: Token) -> bool {
-        self.0.iter().any(|entry| entry.token == token)
+        let id = id(token);
+        self.iter().any(|entry| entry.id == id)
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, at: Millis, token: Token) {
-        let entry = Entry { at, token };
-        let i = match self.0.last() {
-            Some(last) if *last >= entry => self.0.partition_point(|other| *other < entry),
-            _ => self.0.len(),
-        };
-        // Most counters hold a few attempts for their whole life; doubling would waste more than it saves.
-        if self.0.len() == self.0.capacity() && self.0.len() < 8 {
-            self.0.reserve_exact(if self.0.len() == 1 { 1 } else { 3 });
+        let entry = Entry { at, id: id(token) };
+        match self {
+            Self::Inline { len, entries } if usize::from(*len) < INLINE => {
+                entries[usize::from(*len)] = entry;
+                *len += 1;
+            }
+            Self::Inline { .. } => {
+                self.spill(None);
+                return self.insert(at, token);
+            }
+            Self::Spilled { entries, .. } => {
+                // Doubling would waste memory.
+                if entries.len() == entries.capacity() {
+                    entries.reserve_exact(entries.len() / 2 + 2);
+                }
+                entries.push(entry);
+            }
         }
-        self.0.insert(i, entry);
+        sort_last(self);
     }
 
-    /// Turns an attempt in flight into a failure at `now`. One that has failed stays as it is, so
-    /// that saying it late or twice extends nothing. Returns whether anything changed.
+    #[cold]
+    fn spill(&mut self, summary: Option<Summary>) {
+        *self = Self::Spilled {
+            entries: self.to_vec(),
+            summary: summary.map(Box::new),
+        };
+    }
+
+    /// Turns an attempt in flight into a failure at `now`; one that has failed keeps its time. Returns
+    /// whether anything changed.
+    #[inline]
     pub(super) fn fail(&mut self, token: Token, now: Millis) -> bool {
-        match self.0.iter().position(|entry| entry.token == token) {
-            Some(i) if self.0[i].at > now => {
-                self.0.remove(i);
-                self.insert(now, token);
+        let id = id(token);
+        match self.iter().position(|entry| entry.id == id) {
+            Some(i) if self[i].at > now => {
+                self[i].at = now;
+                sort_last(&mut self[..=i]);
                 true
             }
             _ => false,
         }
     }
 
-    /// Takes all of these out. Returns how many were there.
+    /// Removes the attempts with these tokens. Returns how many were present.
+    #[inline]
     pub(super) fn cancel_all(&mut self, tokens: &[Token]) -> usize {
-        let before = self.0.len();
-        match tokens {
-            [] => {}
-            [token] => self.0.retain(|entry| entry.token != *token),
-            tokens if tokens.len() <= FEW => {
-                self.0.retain(|entry| !tokens.contains(&entry.token));
-            }
-            tokens => {
-                let tokens: HashSet<_> = tokens.iter().copied().collect();
-                self.0.retain(|entry| !tokens.contains(&entry.token));
+        let canceled = tokens.iter().map(|token| id(*token));
+        if tokens.len() <= LINEAR_SEARCH {
+            return self.retain(|id| canceled.clone().all(|canceled| canceled != id));
+        }
+        let canceled: HashSet<_> = canceled.collect();
+        self.retain(|id| !canceled.contains(&id))
+    }
+
+    /// Returns how many attempts were removed.
+    #[inline]
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) -> usize {
+        let mut kept = 0;
+        for i in 0..self.len() {
+            let entry = self[i];
+            if keep(entry.id) {
+                self[kept] = entry;
+                kept += 1;
             }
         }
-        before - self.0.len()
+        let removed = self.len() - kept;
+        self.truncate(kept);
+        removed
     }
 
-    #[cfg(feature = "redis")]
-    pub(super) fn keep_oldest(&mut self, attempts: usize) {
-        self.0.truncate(attempts);
-    }
-
+    #[inline]
     pub(super) fn drop_oldest(&mut self, attempts: usize) {
-        if attempts == 0 {
-            return;
+        if attempts > 0 {
+            self.copy_within(attempts.., 0);
+            self.truncate(self.len() - attempts);
         }
-        self.0.drain(..attempts);
-        if self.0.capacity() > 64 && self.0.len() < self.0.capacity() / 4 {
-            self.0.shrink_to_fit();
+    }
+
+    #[inline]
+    fn truncate(&mut self, to: usize) {
+        match self {
+            Self::Inline { len, .. } => *len = to as u8,
+            Self::Spilled { entries, summary } => {
+                entries.truncate(to);
+                if to == 0 && summary.is_none() {
+                    *self = Self::default();
+                } else if entries.capacity() > 64 && to < entries.capacity() / 4 {
+                    entries.shrink_to_fit();
+                }
+            }
+        }
+    }
+}
+
+/// Moves the last entry to where it belongs among the others, which is nearly always where it is.
+#[inline]
+fn sort_last(entries: &mut [Entry]) {
+    if let [others @ .., last] = entries {
+        let before = others.iter().rposition(|other| *other <= *last);
+        let position = before.map_or(0, |before| before + 1);
+        if position < others.len() {
+            entries[position..].rotate_right(1);
+        }
+    }
+}
+
+impl Deref for Attempts {
+    type Target = [Entry];
+
+    #[inline]
+    fn deref(&self) -> &[Entry] {
+        match self {
+            Self::Inline { len, entries } => &entries[..usize::from(*len).min(INLINE)],
+            Self::Spilled { entries, .. } => entries,
+        }
+    }
+}
+
+impl DerefMut for Attempts {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Entry] {
+        match self {
+            Self::Inline { len, entries } => &mut entries[..usize::from(*len).min(INLINE)],
+            Self::Spilled { entries, .. } => entries,
+        }
+    }
+}
+
+impl Default for Attempts {
+    #[inline]
+    fn default() -> Self {
+        Self::Inline {
+            len: 0,
+            entries: Default::default(),
         }
     }
 }

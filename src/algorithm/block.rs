@@ -1,33 +1,15 @@
-//! What happens when a limit is reached, and when it is reached again.
+//! What follows when a limit is reached, and when it is reached again.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::Millis;
 use crate::Period;
 
-/// How long nothing is admitted once a limit is reached; longer each time that it happens again too
-/// soon, if more than one length is given.
-///
-/// Put into words by [`blocked_for`](crate::LimitBuilder::blocked_for) and
-/// [`then_for`](crate::LimitBuilder::then_for).
-///
-/// ```
-/// use tower_login_rate_limit::{Limit, Period};
-///
-/// let limit = Limit::attempts(5)
-///     .within(Period::hours(24))
-///     .blocked_for(Period::hours(24))
-///     .then_for(Period::days(7))
-///     .then_for(Period::Forever)
-///     .again_within(Period::days(30))
-///     .build()?;
-/// let block = limit.block().expect("it has one");
-/// assert_eq!(block.lengths().last(), Some(&None));
-/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
-/// ```
+/// How long a counter refuses once its limit is reached. With several lengths, a block that comes too soon
+/// after the last one has the next length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Not empty.
+pub(crate) struct Block {
+    /// Not empty; `None` is forever.
     lengths: Arc<[Option<Millis>]>,
     again_within: Millis,
 }
@@ -43,59 +25,59 @@ impl Block {
         }
     }
 
-    /// How long the first block is, the second in a row, and so on; `None` is for ever.
-    pub fn lengths(&self) -> &[Option<Millis>] {
+    /// The length of the first block, of the second in a row, and so on; `None` is forever.
+    pub(crate) fn lengths(&self) -> &[Option<Millis>] {
         &self.lengths
     }
 
-    /// A block that begins within this time of the end of the last is the next one in the row.
-    pub const fn again_within(&self) -> Millis {
+    /// A block that begins within this time of the end of the last one is the next in a row.
+    pub(crate) const fn again_within(&self) -> Millis {
         self.again_within
     }
 
-    /// Whether there is more than one length, so that blocks must be remembered.
-    pub(super) fn grows(&self) -> bool {
+    /// Whether there is more than one length, so that the last block is kept.
+    pub(crate) fn grows(&self) -> bool {
         self.lengths.len() > 1
     }
 
-    /// How long the `nth` in a row is.
+    /// The length of the `nth` block in a row, from 1.
     pub(super) fn length(&self, nth: u32) -> Option<Millis> {
         let last = self.lengths.len().saturating_sub(1);
         let i = (nth as usize).saturating_sub(1).min(last);
         self.lengths.get(i).copied().flatten()
     }
 
-    /// When a block no longer makes the next one longer; `None` for never.
+    /// When `block` no longer makes the next one longer; `None` is never.
     pub(super) fn forgotten(&self, block: LastBlock) -> Option<Millis> {
-        let remembered = self.length(block.nth)?.saturating_add(self.again_within);
-        Some(block.began.saturating_add(remembered))
+        let kept = self.length(block.nth)?.saturating_add(self.again_within);
+        Some(block.began.saturating_add(kept))
     }
 
     /// The block that begins at `at`, after `last`.
     pub(super) fn after(&self, last: Option<LastBlock>, at: Millis) -> LastBlock {
-        let most = u32::try_from(self.lengths.len()).unwrap_or(u32::MAX);
+        let max = u32::try_from(self.lengths.len()).unwrap_or(u32::MAX);
         let nth = match last {
             None => 1,
-            Some(last) if self.left(last, at).is_some() => last.nth.min(most),
+            Some(last) if self.left(last, at).is_some() => last.nth.min(max),
             Some(last) if self.forgotten(last).is_none_or(|end| at < end) => {
-                last.nth.saturating_add(1).min(most)
+                last.nth.saturating_add(1).min(max)
             }
             Some(_) => 1,
         };
         LastBlock { nth, began: at }
     }
 
-    /// What is left of a block at `now`; nothing if it is over.
+    /// What is left of `block` at `now`; `None` if it is over.
     pub(super) fn left(&self, block: LastBlock, now: Millis) -> Option<Period> {
         let Some(length) = self.length(block.nth) else {
             return Some(Period::Forever);
         };
-        // By its age, which is right also where the clock ends.
+        // Computed from its age: the time of its end could overflow.
         let left = match now.checked_sub(block.began) {
             Some(age) => length.saturating_sub(age),
             None => length.saturating_add(block.began - now),
         };
-        (left > 0).then(|| Period::Of(Duration::from_millis(left)))
+        (left > 0).then(|| Period::of_millis(left))
     }
 }
 

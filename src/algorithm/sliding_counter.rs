@@ -1,52 +1,23 @@
-//! The sliding-window counter: the last window's count, weighted, and this one's.
+//! The sliding-window counter: the count of this window, and the weighted count of the previous one.
 
-use super::{Block, Millis, adding_up::AddsUp};
+use super::{
+    Limit, Millis,
+    aggregate::{Aggregate, Aggregation},
+    counter::Summary,
+};
 
-/// The numbers of a sliding-window counter. Put into words by
-/// [`as_sliding_counter`](crate::LimitBuilder::as_sliding_counter).
-///
-/// Time is cut into windows. The rate is what failed in this window, and of what failed in the one
-/// before as large a part as still lies within a window's length of now. That is an estimate: it is
-/// right if the failures of the window before were spread evenly.
-///
-/// Memory does not grow with the limit. The newest 8 failures are kept one by one: a cancel or a
-/// success takes back exactly those and what is in flight. Older ones are a mere number: a success
-/// of the user whose counter it is forgets them; from a counter that is shared with others they can't
-/// be taken back, and leave with time.
-///
-/// ```
-/// use tower_login_rate_limit::{Limit, Period};
-///
-/// let limit = Limit::attempts(10_000).within(Period::hours(1)).as_sliding_counter().build()?;
-/// if let Limit::SlidingCounter(numbers) = limit {
-///     assert_eq!((numbers.limit(), numbers.window()), (10_000, 60 * 60 * 1000));
-/// }
-/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlidingCounter {
-    /// At least 1.
-    pub(crate) limit: u32,
-    /// At least 1. Times the limit this is below 2⁵³, so that Lua can compute with it exactly.
-    pub(crate) window: Millis,
-    pub(crate) block: Option<Block>,
+/// The numbers of a sliding-window counter.
+pub(super) struct SlidingCounter {
+    limit: u64,
+    window: Millis,
 }
 
 impl SlidingCounter {
-    /// The rate that is too much: so many in a window.
-    pub const fn limit(&self) -> u32 {
-        self.limit
-    }
-
-    /// How long a window is.
-    pub const fn window(&self) -> Millis {
-        self.window
-    }
-
-    /// What happens when the rate reaches the limit. With no block of its own, the next attempt is
-    /// free as soon as the rate is below it.
-    pub const fn block(&self) -> Option<&Block> {
-        self.block.as_ref()
+    pub(super) fn new(limit: &Limit) -> Self {
+        Self {
+            limit: limit.attempts.into(),
+            window: limit.finite_window(),
+        }
     }
 
     /// The rate, times the length of the window so that nothing is rounded.
@@ -60,7 +31,7 @@ impl SlidingCounter {
         previous * left + current * self.window
     }
 
-    /// The counts as they are seen from `at`.
+    /// The counts as seen from `at`.
     fn moved_on(&self, sum: &Counts, at: Millis) -> Counts {
         match at.saturating_sub(sum.start) / self.window {
             0 => *sum,
@@ -73,7 +44,7 @@ impl SlidingCounter {
     }
 }
 
-/// How many failed in the window that begins at `start`, and in the one before.
+/// How many attempts failed in the window that begins at `start`, and in the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     start: Millis,
@@ -81,18 +52,10 @@ pub(super) struct Counts {
     current: u64,
 }
 
-impl AddsUp for SlidingCounter {
+impl Aggregation for SlidingCounter {
     type Sum = Counts;
 
-    fn limit(&self) -> u32 {
-        self.limit
-    }
-
-    fn block(&self) -> Option<&Block> {
-        self.block.as_ref()
-    }
-
-    fn begin(&self, at: Millis) -> Counts {
+    fn start(&self, at: Millis) -> Counts {
         Counts {
             start: at - at % self.window,
             previous: 0,
@@ -100,7 +63,7 @@ impl AddsUp for SlidingCounter {
         }
     }
 
-    fn count(&self, sum: &mut Counts, at: Millis) {
+    fn add(&self, sum: &mut Counts, at: Millis) {
         *sum = self.moved_on(sum, at);
         sum.current += 1;
     }
@@ -113,18 +76,32 @@ impl AddsUp for SlidingCounter {
         u32::try_from(self.rate(sum, now) / self.window).unwrap_or(u32::MAX)
     }
 
-    fn room_at(&self, sum: &Counts, now: Millis) -> Millis {
-        let limit = u64::from(self.limit);
+    fn free_at(&self, sum: &Counts, now: Millis) -> Millis {
         let sum = self.moved_on(sum, now);
-        // In this window, if the failures of the one before are all that is too much; else in the
-        // next one, where this one's are the ones before.
-        let (start, leaving, room) = match limit.checked_sub(sum.current) {
-            None | Some(0) => (sum.start.saturating_add(self.window), sum.current, limit),
-            Some(room) => (sum.start, sum.previous, room),
+        // In this window, if the previous one's failures are what exceeds the limit; else in the next
+        // window, where this one is the previous.
+        let (start, leaving, free) = match self.limit.checked_sub(sum.current) {
+            None | Some(0) => (
+                sum.start.saturating_add(self.window),
+                sum.current,
+                self.limit,
+            ),
+            Some(free) => (sum.start, sum.previous, free),
         };
-        // The longest part of the window that leaves them below the room there is.
-        let most = (room * self.window - 1).checked_div(leaving);
-        let left = most.map_or(self.window, |most| most.min(self.window));
+        // The longest part of the previous window whose failures are fewer than are free.
+        let longest = (free * self.window - 1).checked_div(leaving);
+        let left = longest.map_or(self.window, |longest| longest.min(self.window));
         start.saturating_add(self.window - left)
+    }
+
+    fn to_summary(aggregate: Aggregate<Counts>) -> Summary {
+        Summary::Counts(aggregate)
+    }
+
+    fn from_summary(summary: &Summary) -> Option<Aggregate<Counts>> {
+        match summary {
+            Summary::Counts(aggregate) => Some(*aggregate),
+            _ => None,
+        }
     }
 }

@@ -9,19 +9,17 @@ use std::{
 use http::{HeaderName, request::Parts};
 use ipnet::IpNet;
 
-use super::{AddressError, ExtractAddress, PeerAddress};
+use super::{ExtractAddress, ExtractError, address::peer};
+use crate::events;
 
-/// The client's address as told by proxies that are trusted to tell it.
+/// The client's address as reported by trusted proxies.
 ///
-/// A proxy appends the address that it was reached from, so the right end of the header is the
-/// proxies' and the left end is whatever the client sent. This walks from the right: as long as who
-/// spoke is trusted, what they said is believed. The first address that is not a trusted proxy's is
-/// the client's.
+/// A proxy appends the address of its peer to the header, so the right end is written by the proxies and the
+/// left end by the client. This walks from the right as long as the addresses are those of trusted proxies;
+/// the first other one is the client's.
 ///
-/// - A request from a peer that is not trusted counts under the peer's own address; whatever it put
-///   into the header is not looked at.
-/// - A trusted proxy that says nothing, or nothing that can be read, is a request whose client
-///   nobody knows: it is refused.
+/// - A request from an untrusted peer counts under the peer's address, and its header is ignored.
+/// - A request from a trusted proxy without a readable header is denied, since its client is unknown.
 ///
 /// ```
 /// use tower_login_rate_limit::extract::ForwardedAddress;
@@ -32,10 +30,10 @@ use super::{AddressError, ExtractAddress, PeerAddress};
 ///
 /// # Traps
 ///
-/// - List the proxies' own networks and nothing else. A network from which clients come directly must
-///   not be among them.
-/// - Choose the one header that your proxy sets. A proxy that sets `X-Forwarded-For` passes on a
-///   `Forwarded` header that the client made up.
+/// - List the networks of the proxies only. A network from which clients connect directly must not be among
+///   them.
+/// - Choose the header that your proxy sets. A proxy that sets `X-Forwarded-For` passes on a `Forwarded`
+///   header that the client made up.
 #[derive(Clone, Debug)]
 pub struct ForwardedAddress {
     header: HeaderName,
@@ -55,6 +53,10 @@ enum Form {
 
 impl ForwardedAddress {
     /// `X-Forwarded-For`, from proxies in these networks.
+    ///
+    /// # Errors
+    ///
+    /// One of the networks can't be parsed or is the whole internet (`0.0.0.0/0`, `::/0`), or there is none.
     pub fn x_forwarded_for<N: AsRef<str>>(
         trusted: impl IntoIterator<Item = N>,
     ) -> Result<Self, ForwardedError> {
@@ -63,14 +65,23 @@ impl ForwardedAddress {
     }
 
     /// `Forwarded` (RFC 7239), from proxies in these networks.
+    ///
+    /// # Errors
+    ///
+    /// One of the networks can't be parsed or is the whole internet (`0.0.0.0/0`, `::/0`), or there is none.
     pub fn forwarded<N: AsRef<str>>(
         trusted: impl IntoIterator<Item = N>,
     ) -> Result<Self, ForwardedError> {
         Self::new(http::header::FORWARDED, Form::Forwarded, trusted)
     }
 
-    /// A header with the one address, like `X-Real-IP` or `CF-Connecting-IP`, from proxies in these
-    /// networks. The proxy must set it itself, not append to what the client sent.
+    /// A header with a single address, such as `X-Real-IP` or `CF-Connecting-IP`, from proxies in these
+    /// networks. The proxy must replace what the client sent, not append to it.
+    ///
+    /// # Errors
+    ///
+    /// The name of the header or one of the networks can't be parsed, a network is the whole internet, or there
+    /// is none.
     pub fn single<N: AsRef<str>>(
         header: &str,
         trusted: impl IntoIterator<Item = N>,
@@ -96,10 +107,19 @@ impl ForwardedAddress {
             })
         };
         let trusted: Vec<_> = trusted.into_iter().map(network).collect::<Result<_, _>>()?;
+        if let Some(all) = trusted.iter().find(|network| network.prefix_len() == 0) {
+            return Err(ForwardedError(format!(
+                "\"{all}\" trusts every client to report its own address, so each request could choose one: \
+                 list the networks of the proxies only"
+            )));
+        }
+        for network in trusted.iter().filter(|network| is_wide(network)) {
+            events::wide_network(network);
+        }
         if trusted.is_empty() {
             return Err(ForwardedError(
-                "no proxy is trusted, so no header would ever be believed: name their networks, or \
-                 use PeerAddress"
+                "no proxy is trusted, so the header would always be ignored: list the networks of \
+                 the proxies, or use PeerAddress"
                     .to_owned(),
             ));
         }
@@ -118,8 +138,8 @@ impl ForwardedAddress {
 }
 
 impl ExtractAddress for ForwardedAddress {
-    fn extract_address(&self, request: &Parts) -> Result<IpAddr, AddressError> {
-        let peer = PeerAddress.extract_address(request)?.to_canonical();
+    fn extract_address(&self, request: &Parts) -> Result<IpAddr, ExtractError> {
+        let peer = peer(request)?.to_canonical();
         if !self.trusts(peer) {
             return Ok(peer);
         }
@@ -131,7 +151,7 @@ impl ExtractAddress for ForwardedAddress {
             return match lines[..] {
                 [] => Err(MISSING),
                 [line] => address(line).ok_or(UNREADABLE),
-                _ => Err(AddressError::bad_request(
+                _ => Err(ExtractError::bad_request(
                     "the header with the client's address is there more than once",
                 )),
             };
@@ -146,23 +166,23 @@ impl ExtractAddress for ForwardedAddress {
                 leftmost = Some(hop);
             }
         }
-        // A request that one of the proxies' own network made.
+        // The request was made by a host in the proxies' networks.
         leftmost.ok_or(MISSING)
     }
 }
 
-const MISSING: AddressError = AddressError::misconfigured(
-    "a trusted proxy did not say where the request comes from: have it set the header that this \
-     server reads, or take its network off the trusted ones",
+const MISSING: ExtractError = ExtractError::misconfigured(
+    "a trusted proxy did not send the client's address: have it set the header that this server reads, or \
+     remove its network from the trusted ones",
 );
-const UNREADABLE: AddressError =
-    AddressError::bad_request("the header with the client's address can't be read");
+const UNREADABLE: ExtractError =
+    ExtractError::bad_request("the header with the client's address can't be read");
 
-type Hop = Result<IpAddr, AddressError>;
+type Hop = Result<IpAddr, ExtractError>;
 
 impl ForwardedAddress {
-    /// The addresses of one line. One that can't be read matters only to who walks as far as that.
-    fn hops(&self, line: &str) -> Result<Vec<Hop>, AddressError> {
+    /// The addresses of one line. An unreadable one is an error only if the walk gets that far.
+    fn hops(&self, line: &str) -> Result<Vec<Hop>, ExtractError> {
         let hop = |text: &str| address(text).ok_or(UNREADABLE);
         Ok(match self.form {
             Form::List | Form::Single => (line.split(','))
@@ -180,7 +200,18 @@ impl ForwardedAddress {
     }
 }
 
-/// An address as proxies write it: with a port or without, IPv6 in brackets or bare.
+/// Whether a network is too wide for proxies alone. Private networks may be wide.
+fn is_wide(network: &IpNet) -> bool {
+    match network {
+        IpNet::V4(network) => network.prefix_len() < 8,
+        IpNet::V6(network) => {
+            let is_private = network.prefix_len() >= 7 && network.addr().is_unique_local();
+            network.prefix_len() < 16 && !is_private
+        }
+    }
+}
+
+/// Parses an address as proxies write it: with or without a port, IPv6 with or without brackets.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
@@ -201,7 +232,7 @@ fn forwarded_for(element: &str) -> Option<String> {
             continue;
         };
         if name.trim().eq_ignore_ascii_case("for") {
-            // Twice in one element: which one would be believed?
+            // Two in one element are ambiguous.
             if found.is_some() {
                 return None;
             }
@@ -215,8 +246,8 @@ fn forwarded_for(element: &str) -> Option<String> {
     found
 }
 
-/// Splits at a separator that is not inside quotes; `None` if a quote is never closed. What a client
-/// sent ahead of what the proxies appended can so make the whole unreadable, never swallow a part.
+/// Splits at separators outside of quotes; `None` if a quote is never closed. So the part that a client sent
+/// can make the whole unreadable, but never hide what the proxies appended.
 fn split_quoted(text: &str, separator: char) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let (mut start, mut quoted, mut escaped) = (0, false, false);
@@ -236,14 +267,7 @@ fn split_quoted(text: &str, separator: char) -> Option<Vec<&str>> {
     (!quoted).then_some(parts)
 }
 
-/// The set-up of a [`ForwardedAddress`] can't work.
-///
-/// ```
-/// use tower_login_rate_limit::extract::ForwardedAddress;
-///
-/// let error = ForwardedAddress::x_forwarded_for(["10.0.0.0/40"]).unwrap_err();
-/// assert!(error.to_string().contains("10.0.0.0/8"));
-/// ```
+/// The configuration of a [`ForwardedAddress`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardedError(String);
 

@@ -1,14 +1,53 @@
-//! How the layer finds out who makes a request.
+//! Extractors for the client's address and the user of a request.
+//!
+//! Closures are extractors too:
+//!
+//! ```
+//! # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+//! # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+//! use std::net::IpAddr;
+//!
+//! use http::request::Parts;
+//! use tower_login_rate_limit::extract::{ExtractError, FromAsync};
+//!
+//! let layer = LoginRateLimitLayer::new(limiter)
+//!     // A layer further out has found the address.
+//!     .with_address(|request: &Parts| request.extensions.get::<IpAddr>().copied());
+//!
+//! // The user is the last segment of the path,
+//! let by_path = layer.clone().with_user(|request: &Parts| {
+//!     request.uri.path().rsplit('/').next().map(str::to_owned)
+//! });
+//! // the first line of the body,
+//! let by_body = layer.clone().with_body_user(|_: &Parts, body: &[u8]| {
+//!     Some(str::from_utf8(body).ok()?.lines().next()?.to_owned())
+//! });
+//! // or in a session store.
+//! let by_session = layer.with_user(FromAsync::new(|request: &Parts| {
+//!     let session = request.headers.get("session").cloned();
+//!     async {
+//!         let user = look_up(session).await;
+//!         user.map_err(|_| ExtractError::unavailable("the session store is unavailable"))
+//!     }
+//! }));
+//! # async fn look_up(_: Option<http::HeaderValue>) -> Result<Option<String>, ()> { Ok(None) }
+//! ```
 
 mod address;
 mod body;
+mod error;
 mod forwarded;
+#[cfg(feature = "json")]
+mod json;
 mod user;
 pub(crate) mod value;
 
-pub use address::{AddressError, ExtractAddress, PeerAddress, PeerAddressExtension};
-pub use body::{ExtractBodyUser, FormField, JsonField};
+pub use address::{ExtractAddress, PeerAddress, PeerAddressExtension};
+pub use body::{ExtractBodyUser, FormField};
+pub use error::{ExtractError, ExtractErrorKind};
 pub use forwarded::{ForwardedAddress, ForwardedError};
-pub use user::{BasicAuth, ExtractUser, FromAsync, Header, NoUser, QueryField, UserError};
+#[cfg(feature = "json")]
+pub use json::JsonField;
+pub use user::{BasicAuth, ExtractUser, FromAsync, Header, NoUser, QueryField};
 
 pub(crate) use user::Extracted;

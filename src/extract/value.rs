@@ -1,4 +1,4 @@
-//! What a request's head says beside who sent it.
+//! Built-in values that rules can count by.
 
 use http::{header::USER_AGENT, request::Parts};
 use percent_encoding::percent_decode_str;
@@ -18,7 +18,7 @@ pub(crate) fn user_agent(request: &Parts) -> Option<String> {
     Some(String::from_utf8_lossy(agent.as_bytes()).into_owned())
 }
 
-/// A path without what does not matter: decoded, and without empty parts.
+/// A path in canonical form: percent-decoded, without empty segments.
 pub(crate) fn plain_path(path: &str) -> String {
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let parts: Vec<_> = decoded.split('/').filter(|part| !part.is_empty()).collect();

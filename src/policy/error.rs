@@ -1,6 +1,6 @@
 use std::{convert::Infallible, error::Error, fmt};
 
-/// A policy that can't be: which part of it, and why.
+/// An invalid policy: [which part](Self::part) of it, and [why](Self::reason).
 ///
 /// ```
 /// use tower_login_rate_limit::{Limit, Period, Policy};
@@ -23,7 +23,7 @@ impl PolicyError {
         }
     }
 
-    /// The same, said of a part of `whole`.
+    /// The same error of a part of `whole`.
     pub(crate) fn within(self, whole: &str) -> Self {
         Self {
             part: format!("{whole}.{}", self.part),
@@ -31,9 +31,14 @@ impl PolicyError {
         }
     }
 
-    /// The part that is wrong, as in `address.limit`.
+    /// The part that is invalid, as in `address.limit`.
     pub fn part(&self) -> &str {
         &self.part
+    }
+
+    /// Why it is invalid, and what to write.
+    pub fn reason(&self) -> &str {
+        &self.reason
     }
 }
 
@@ -45,7 +50,7 @@ impl fmt::Display for PolicyError {
 
 impl Error for PolicyError {}
 
-/// So that a finished limit is accepted wherever one that may still fail is.
+/// Accepts a built limit wherever a builder is accepted.
 impl From<Infallible> for PolicyError {
     fn from(never: Infallible) -> Self {
         match never {}

@@ -3,26 +3,21 @@
 use std::sync::Arc;
 
 use super::PolicyError;
-use crate::Limit;
+use crate::{Limit, store::fingerprint::Digest};
 
-/// What a rule tells callers apart by.
-///
-/// ```
-/// use tower_login_rate_limit::{Limit, Part, Period, Rule};
-///
-/// let parts = [Part::User, Part::value("device")];
-/// let rule = Rule::new("device", parts, Limit::attempts(10).within(Period::days(1)))?;
-/// # Ok::<(), tower_login_rate_limit::PolicyError>(())
-/// ```
+/// What a rule counts by. Attempts that agree in all parts of a rule share a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
     /// The client's address.
     Address,
-    /// The user that is being logged in. Until one is known, the rule does not apply.
+    /// The IPv6 network of this many bits that the client's address is in, from 1 to 127. The rule does not
+    /// apply to IPv4, nor if the policy counts addresses by as many bits or fewer.
+    Network(u8),
+    /// The user who logs in. The rule does not apply while the user is unknown.
     User,
-    /// A value that the app gives, by this name: a tenant, a device. Callers without it are counted
-    /// together, so that leaving it out gains nothing.
+    /// A value of the app with this name, such as a tenant or a device. Attempts without the value share a
+    /// counter, so that leaving it out gains nothing.
     Value(Arc<str>),
 }
 
@@ -32,40 +27,32 @@ impl Part {
     /// The name of the value that [`Part::user_agent`] counts by.
     pub const USER_AGENT: &'static str = "user-agent";
 
-    /// The path of the request, which the layer finds by itself: in axum the pattern of the route, so
-    /// that what is variable in it makes no difference; elsewhere the path without encoded characters
-    /// and doubled slashes. Whoever can vary the path, and still gets to the same handler, varies the
-    /// counter.
-    ///
-    /// ```
-    /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
-    ///
-    /// let parts = [Part::Address, Part::path()];
-    /// let rule = Rule::new("door", parts, Limit::attempts(50).within(Period::hours(1)))?;
-    /// let policy = Policy::default().with_rule(rule);
-    /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
-    /// ```
+    /// The path of the request, which the layer provides: in axum the pattern of the route, so that path
+    /// parameters make no difference; elsewhere the path without percent-encoding and doubled slashes. A
+    /// client that reaches one handler by several paths has a counter for each.
+    #[must_use]
     pub fn path() -> Self {
         Self::value(Self::PATH)
     }
 
-    /// The request's `User-Agent`, which the layer finds by itself. A caller chooses it freely: good
-    /// for telling apart, never as the only thing that limits.
+    /// The `User-Agent` of the request, which the layer provides. The client chooses it freely, so it must
+    /// not be the only limit.
+    #[must_use]
     pub fn user_agent() -> Self {
         Self::value(Self::USER_AGENT)
     }
 
-    /// The app's own value of this name.
+    /// The app's value of this name.
+    #[must_use]
     pub fn value(name: impl Into<Arc<str>>) -> Self {
         Self::Value(name.into())
     }
-}
 
-impl Part {
-    /// As it stands in a file.
-    pub(super) fn to_word(&self) -> String {
+    /// The text form in files.
+    pub(super) fn to_text(&self) -> String {
         match self {
             Self::Address => "address".to_owned(),
+            Self::Network(bits) => format!("network/{bits}"),
             Self::User => "user".to_owned(),
             Self::Value(name) if matches!(&**name, Self::PATH | Self::USER_AGENT) => {
                 name.to_string()
@@ -75,22 +62,42 @@ impl Part {
     }
 }
 
-/// One thing that is limited.
-///
-/// ```
-/// use tower_login_rate_limit::{Policy, Rule};
-///
-/// let policy = Policy::default();
-/// let rule = policy.rule(Rule::ADDRESS).expect("the default policy has it");
-/// assert!(rule.is_enabled());
-/// ```
+/// What a rule counts by apart from the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Nothing,
+    User,
+    /// Values of the app, with or without the user.
+    Joined,
+}
+
+impl Subject {
+    fn of(parts: &[Part]) -> Self {
+        match parts {
+            [Part::Address | Part::Network(_)] => Self::Nothing,
+            [Part::User]
+            | [Part::User, Part::Address | Part::Network(_)]
+            | [Part::Address | Part::Network(_), Part::User] => Self::User,
+            _ => Self::Joined,
+        }
+    }
+}
+
+/// A named limit, and what it counts by. See [`Policy`](crate::Policy) for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a rule does nothing until it is part of a policy"]
 pub struct Rule {
     name: Arc<str>,
     parts: Vec<Part>,
-    /// Whether these are among the parts; asked for each attempt.
+    /// Whether `parts` has an address. Needed for each attempt.
     by_address: bool,
+    /// The bits of the network among `parts`. Needed for each attempt.
+    network: Option<u8>,
+    /// Whether `parts` has a user. Needed for each attempt.
     by_user: bool,
+    subject: Subject,
+    /// Of what all keys of the rule have in common: its name, and the parts that it does not count by.
+    digest: Digest,
     limit: Limit,
     enabled: bool,
     exempts_known: bool,
@@ -99,87 +106,96 @@ pub struct Rule {
 impl Rule {
     /// The name of the rule that counts by address.
     pub const ADDRESS: &'static str = "address";
-    /// The name of the rule that counts by user and address together.
+    /// The name of the rule that counts by IPv6 network of 56 bits, which a household often has.
+    pub const NETWORK_56: &'static str = "network-56";
+    /// The name of the rule that counts by IPv6 network of 48 bits, which a site often has.
+    pub const NETWORK_48: &'static str = "network-48";
+    /// The name of the rule that counts by user and address.
     pub const USER_ADDRESS: &'static str = "user-address";
-    /// The name of the rule that counts by user, all addresses together. To leave out the user's known
-    /// addresses, as [`Policy::with_account_limit`](crate::Policy::with_account_limit) and files do, say
-    /// [`exempting_known_addresses`](Self::exempting_known_addresses).
+    /// The name of the rule that counts by user, over all addresses. The user's known addresses are exempt
+    /// if the rule is made by [`Policy::with_account_limit`](crate::Policy::with_account_limit) or in a
+    /// file; otherwise add [`with_known_addresses_exempt`](Self::with_known_addresses_exempt).
     pub const ACCOUNT: &'static str = "account";
 
-    /// A rule of the app's own.
+    /// A rule of the app. Its name is part of the keys in the store, and what a refusal reports.
     ///
-    /// The name becomes part of the store's keys and is what a refusal reports.
+    /// # Errors
     ///
-    /// ```
-    /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
-    ///
-    /// let per_tenant = Rule::new(
-    ///     "tenant",
-    ///     [Part::Address, Part::value("tenant")],
-    ///     Limit::attempts(100).within(Period::hours(1)),
-    /// )?;
-    /// let policy = Policy::default().with_rule(per_tenant);
-    /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
-    /// ```
-    pub fn new<L>(
+    /// If the name is invalid, the parts are empty, repeated or not those of a predefined name, or the limit
+    /// is invalid.
+    pub fn new(
         name: impl Into<Arc<str>>,
         parts: impl IntoIterator<Item = Part>,
-        limit: L,
-    ) -> Result<Self, PolicyError>
-    where
-        L: TryInto<Limit>,
-        PolicyError: From<L::Error>,
-    {
+        limit: impl TryInto<Limit, Error: Into<PolicyError>>,
+    ) -> Result<Self, PolicyError> {
         let name = name.into();
         check_name(&name)?;
         let parts: Vec<_> = parts.into_iter().collect();
-        if let Some(built_in) = Self::built_in_parts(&name)
-            && !(parts.len() == built_in.len() && built_in.iter().all(|part| parts.contains(part)))
+        let invalid_key = |reason: String| Err(PolicyError::new(format!("{name}.key"), reason));
+        if let Some(predefined) = Self::predefined_parts(&name)
+            && !(parts.len() == predefined.len()
+                && predefined.iter().all(|part| parts.contains(part)))
         {
-            let words: Vec<_> = built_in.iter().map(Part::to_word).collect();
-            return Err(PolicyError::new(
-                format!("{name}.key"),
-                format!("is always {words:?} for a rule of this name; give the rule another one"),
+            let key: Vec<_> = predefined.iter().map(Part::to_text).collect();
+            return invalid_key(format!(
+                "is always {key:?} for a rule of this name; give the rule another name"
             ));
         }
         if parts.is_empty() {
-            return Err(PolicyError::new(
-                format!("{name}.key"),
-                "is empty; everybody would share one counter",
-            ));
+            return invalid_key("is empty; all attempts would share one counter".to_owned());
         }
-        if let Some((i, part)) = parts
+        let is_address = |part: &&Part| matches!(part, Part::Address | Part::Network(_));
+        if parts.iter().filter(is_address).count() > 1 && !parts[1..].contains(&parts[0]) {
+            return invalid_key("has an address twice; a rule counts by one network".to_owned());
+        }
+        if parts
             .iter()
-            .enumerate()
-            .find(|(i, part)| parts[..*i].contains(part))
+            .any(|part| matches!(part, Part::Network(0 | 128..)))
         {
-            return Err(PolicyError::new(
-                format!("{name}.key"),
-                format!("part {} is {part:?} again", i + 1),
-            ));
+            return invalid_key("a network has 1 to 127 bits".to_owned());
         }
-        let limit = limit
-            .try_into()
-            .map_err(|error| PolicyError::from(error).within(&name))?;
+        if let Some(i) = (1..parts.len()).find(|i| parts[..*i].contains(&parts[*i])) {
+            let part = parts[i].to_text();
+            return invalid_key(format!("part {} is {part:?} again", i + 1));
+        }
+        let limit = (limit.try_into()).map_err(|error| error.into().within(&name))?;
         Ok(Self::of(name, parts, limit))
     }
 
-    /// What a rule with one of the names above counts by.
-    pub(super) const fn built_in_parts(name: &str) -> Option<&'static [Part]> {
+    /// What a rule with one of the predefined names counts by.
+    pub(super) const fn predefined_parts(name: &str) -> Option<&'static [Part]> {
         match name.as_bytes() {
             b"address" => Some(&[Part::Address]),
+            b"network-56" => Some(&[Part::Network(56)]),
+            b"network-48" => Some(&[Part::Network(48)]),
             b"user-address" => Some(&[Part::User, Part::Address]),
             b"account" => Some(&[Part::User]),
             _ => None,
         }
     }
 
-    /// A rule whose name and parts are known to be good.
+    /// A rule whose name and parts are known to be valid.
     pub(super) fn of(name: impl Into<Arc<str>>, parts: impl Into<Vec<Part>>, limit: Limit) -> Self {
-        let parts = parts.into();
+        let (name, parts) = (name.into(), parts.into());
+        let network = parts.iter().find_map(|part| match part {
+            Part::Network(bits) => Some(*bits),
+            _ => None,
+        });
+        let by_address = network.is_some() || parts.contains(&Part::Address);
+        let subject = Subject::of(&parts);
+        let mut digest = Digest::of_kind(&name);
+        if !by_address {
+            digest = digest.and(Digest::of_address(None));
+        }
+        if subject == Subject::Nothing {
+            digest = digest.and(Digest::of_subject(&[]));
+        }
         Self {
-            name: name.into(),
-            by_address: parts.contains(&Part::Address),
+            subject,
+            digest,
+            name,
+            by_address,
+            network,
             by_user: parts.contains(&Part::User),
             parts,
             limit,
@@ -188,21 +204,14 @@ impl Rule {
         }
     }
 
-    /// The same rule, with attempts from an address that the user has logged in from before left out:
-    /// they are neither counted nor refused by it. The rule has to count by user and nothing else, as
-    /// known addresses are kept by user. [`Policy::with_account_limit`](crate::Policy::with_account_limit)
-    /// makes such a rule.
+    /// Exempts attempts from an address that the user has logged in from before: the rule neither counts
+    /// nor refuses them. [`Policy::with_account_limit`](crate::Policy::with_account_limit) makes such a
+    /// rule.
     ///
-    /// ```
-    /// use tower_login_rate_limit::{Limit, Part, Period, Policy, Rule};
+    /// # Errors
     ///
-    /// // A short window beside the long one of the rule "account".
-    /// let burst = Rule::new("account-burst", [Part::User], Limit::attempts(20).within(Period::minutes(10)))?
-    ///     .exempting_known_addresses()?;
-    /// let policy = Policy::strict().with_rule(burst);
-    /// # Ok::<(), tower_login_rate_limit::PolicyError>(())
-    /// ```
-    pub fn exempting_known_addresses(self) -> Result<Self, PolicyError> {
+    /// If the rule does not count by user alone: known addresses are kept by user.
+    pub fn with_known_addresses_exempt(self) -> Result<Self, PolicyError> {
         if self.parts != [Part::User] {
             return Err(PolicyError::new(
                 format!("{}.exempt_known_addresses", self.name),
@@ -217,9 +226,8 @@ impl Rule {
         self
     }
 
-    /// The same rule, switched on or off. A rule that is off counts nothing and refuses nobody.
-    #[must_use]
-    pub fn enabled(mut self, enabled: bool) -> Self {
+    /// Enables or disables the rule. A disabled rule counts nothing and refuses nothing.
+    pub fn with_enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
     }
@@ -233,22 +241,22 @@ impl Rule {
         Arc::clone(&self.name)
     }
 
-    /// What it tells callers apart by.
+    /// What the rule counts by.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// What it allows.
+    /// The rule's limit.
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// Whether it is switched on.
+    /// Whether the rule is enabled.
     pub const fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether attempts from an address that the user has logged in from before are left out.
+    /// Whether attempts from a known address of the user are exempt.
     pub const fn exempts_known_addresses(&self) -> bool {
         self.exempts_known
     }
@@ -257,15 +265,28 @@ impl Rule {
         self.by_address
     }
 
+    /// The bits of the IPv6 network that the rule counts by.
+    pub(crate) const fn network(&self) -> Option<u8> {
+        self.network
+    }
+
     pub(crate) const fn counts_by_user(&self) -> bool {
         self.by_user
     }
+
+    pub(crate) const fn subject(&self) -> Subject {
+        self.subject
+    }
+
+    pub(crate) const fn digest(&self) -> Digest {
+        self.digest
+    }
 }
 
-/// A name becomes part of a store's keys, and of what a refused client is told.
+/// Checks the name of a rule or a limiter, which is part of keys in the store and of refusals.
 pub(crate) fn check_name(name: &str) -> Result<(), PolicyError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if (1..=32).contains(&name.len()) && name.chars().all(allowed) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=32).contains(&name.len()) && name.chars().all(is_allowed) {
         return Ok(());
     }
     Err(PolicyError::new(

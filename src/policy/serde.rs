@@ -1,25 +1,23 @@
-//! The form in which a policy stands in a file.
+//! Policies in files.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-use super::{KnownAddresses, LimitBuilder, Part, Policy, PolicyError, Rule};
-use crate::{
-    Limit, Period,
-    algorithm::{Backoff, Block, Millis},
-};
+use super::{KnownAddresses, Part, Policy, PolicyError, Rule};
+use crate::{Limit, Period, algorithm::Algorithm};
 
+/// A policy. Periods are read as text, here and below, so that an error names the rule and the field.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    lease: Option<Period>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ipv6_prefix: Option<u8>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     known_addresses: Option<KnownAddressesFile>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<Vec<RuleFile>>,
 }
 
@@ -27,52 +25,45 @@ struct PolicyFile {
 #[serde(deny_unknown_fields)]
 struct KnownAddressesFile {
     newest: Option<u32>,
-    kept_for: Option<Period>,
+    kept_for: Option<String>,
 }
 
-/// A rule, with the numbers of whichever algorithm it has.
+/// A rule, with the fields of every algorithm. Not an enum tagged by `algorithm`: serde has no default for a
+/// tag, and an error would name neither the rule nor what to write.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleFile {
     name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "AlgorithmFile::is_the_usual")]
-    algorithm: AlgorithmFile,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
+    algorithm: Algorithm,
+    #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    within: Option<Period>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<BlockFile>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    again_within: Option<Period>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    waits: Option<Vec<Period>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    again_within: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     jitter: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    forgotten_after: Option<Period>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forgotten_after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     exempt_known_addresses: Option<bool>,
-    #[serde(default = "on")]
+    #[serde(default = "enabled")]
     enabled: bool,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum AlgorithmFile {
-    #[default]
-    SlidingWindow,
-    TokenBucket,
-    SlidingCounter,
-    Backoff,
+fn is_default(algorithm: &Algorithm) -> bool {
+    *algorithm == Algorithm::default()
 }
 
-impl AlgorithmFile {
-    fn is_the_usual(&self) -> bool {
-        *self == Self::default()
-    }
+const fn enabled() -> bool {
+    true
 }
 
 /// One length, or several of blocks that grow.
@@ -86,12 +77,8 @@ enum BlockFile {
     Growing(Vec<String>),
 }
 
-/// A block that is none: pure sliding.
+/// The `block` of a limit without one.
 const NO_BLOCK: &str = "none";
-
-const fn on() -> bool {
-    true
-}
 
 impl TryFrom<PolicyFile> for Policy {
     type Error = PolicyError;
@@ -104,27 +91,26 @@ impl TryFrom<PolicyFile> for Policy {
                     "is empty, so nothing would be limited; leave it out for the default ones",
                 ));
             }
-            Some(rules) => Self::new(
-                rules
-                    .into_iter()
-                    .map(Rule::try_from)
-                    .collect::<Result<Vec<_>, _>>()?,
-            )?,
+            Some(rules) => {
+                let rules = rules.into_iter().map(Rule::try_from);
+                Self::new(rules.collect::<Result<Vec<_>, _>>()?)?
+            }
             None => Self::default(),
         };
         if let Some(lease) = file.lease {
-            policy = policy.with_lease(finite("lease", lease)?)?;
+            policy = policy.with_lease(duration("lease", &lease)?)?;
         }
         if let Some(bits) = file.ipv6_prefix {
             policy = policy.with_ipv6_prefix(bits)?;
         }
         if let Some(file) = file.known_addresses {
             let default = KnownAddresses::default();
-            let kept_for = file.kept_for.unwrap_or(Period::Of(default.kept_for()));
-            policy = policy.with_known_addresses(KnownAddresses::new(
-                file.newest.unwrap_or(default.newest),
-                finite("known_addresses.kept_for", kept_for)?,
-            )?);
+            let newest = file.newest.unwrap_or(default.newest());
+            let kept_for = match file.kept_for {
+                Some(text) => duration("known_addresses.kept_for", &text)?,
+                None => default.kept_for(),
+            };
+            policy = policy.with_known_addresses(KnownAddresses::new(newest, kept_for)?);
         }
         Ok(policy)
     }
@@ -133,11 +119,11 @@ impl TryFrom<PolicyFile> for Policy {
 impl From<&Policy> for PolicyFile {
     fn from(policy: &Policy) -> Self {
         Self {
-            lease: Some(Period::Of(policy.lease)),
+            lease: Some(Period::Of(policy.lease).to_string()),
             ipv6_prefix: Some(policy.ipv6_prefix),
             known_addresses: policy.known_addresses.map(|keep| KnownAddressesFile {
-                newest: Some(keep.newest),
-                kept_for: Some(Period::Of(keep.kept_for())),
+                newest: Some(keep.newest()),
+                kept_for: Some(Period::Of(keep.kept_for()).to_string()),
             }),
             rules: Some(policy.rules.iter().map(RuleFile::from).collect()),
         }
@@ -148,214 +134,200 @@ impl TryFrom<RuleFile> for Rule {
     type Error = PolicyError;
 
     fn try_from(file: RuleFile) -> Result<Self, Self::Error> {
-        let parts = match (&file.key, file.name.as_str()) {
-            (Some(key), name) => (key.iter())
-                .map(|word| Part::from_word(word, name))
-                .collect::<Result<_, _>>()?,
-            (None, name) => Self::built_in_parts(name)
-                .ok_or_else(|| {
-                    PolicyError::new(
-                        format!("{name}.key"),
-                        "is missing; only \"address\", \"user-address\" and \"account\" have one by themselves",
-                    )
-                })?
-                .to_vec(),
-        };
         let limit = file.to_limit().map_err(|error| error.within(&file.name))?;
+        let parts = file.to_parts().map_err(|error| error.within(&file.name))?;
         let is_account = file.name == Self::ACCOUNT;
-        let rule = Self::new(file.name, parts, limit)?.enabled(file.enabled);
-        match file.exempt_known_addresses.unwrap_or(is_account) {
-            true => rule.exempting_known_addresses(),
-            false => Ok(rule),
+        let rule = Self::new(file.name, parts, limit)?.with_enabled(file.enabled);
+        if file.exempt_known_addresses.unwrap_or(is_account) {
+            rule.with_known_addresses_exempt()
+        } else {
+            Ok(rule)
         }
     }
 }
 
 impl RuleFile {
+    fn to_parts(&self) -> Result<Vec<Part>, PolicyError> {
+        match (&self.key, Rule::predefined_parts(&self.name)) {
+            (Some(key), _) => key.iter().map(|text| Part::from_text(text)).collect(),
+            (None, Some(parts)) => Ok(parts.to_vec()),
+            (None, None) => Err(PolicyError::new(
+                "key",
+                "is missing; only the rules \"address\", \"network-56\", \"network-48\", \"user-address\" and \"account\" have a default",
+            )),
+        }
+    }
+
     fn to_limit(&self) -> Result<Limit, PolicyError> {
-        let is_backoff = self.algorithm == AlgorithmFile::Backoff;
-        let no_meaning = |field: &str, reason: &str| Err(PolicyError::new(field, reason));
-        // What does not belong to the algorithm is not ignored: somebody meant something by it.
-        let of_attempts = [
-            ("limit", self.limit.is_some()),
-            ("within", self.within.is_some()),
-            ("block", self.block.is_some()),
-            ("again_within", self.again_within.is_some()),
-        ];
-        let of_backoff = [
-            ("waits", self.waits.is_some()),
-            ("jitter", self.jitter.is_some()),
-            ("forgotten_after", self.forgotten_after.is_some()),
-        ];
-        for (field, is_there) in of_attempts {
-            if is_there && is_backoff {
-                return no_meaning(field, "means nothing to a backoff; it has waits");
+        let is_backoff = self.algorithm == Algorithm::Backoff;
+        // A field of another algorithm is an error: it was meant to have an effect.
+        for (field, is_set, is_of_backoff) in [
+            ("limit", self.limit.is_some(), false),
+            ("within", self.within.is_some(), false),
+            ("block", self.block.is_some(), false),
+            ("again_within", self.again_within.is_some(), false),
+            ("waits", self.waits.is_some(), true),
+            ("jitter", self.jitter.is_some(), true),
+            ("forgotten_after", self.forgotten_after.is_some(), true),
+        ] {
+            if is_set && is_backoff != is_of_backoff {
+                return Err(PolicyError::new(
+                    field,
+                    if is_backoff {
+                        "is not a field of algorithm = \"backoff\"; set `waits`"
+                    } else {
+                        "is a field of algorithm = \"backoff\" only"
+                    },
+                ));
             }
         }
-        for (field, is_there) in of_backoff {
-            if is_there && !is_backoff {
-                return no_meaning(field, "is for algorithm = \"backoff\"");
-            }
-        }
-        match is_backoff {
-            true => self.to_backoff(),
-            false => self.to_attempts(),
+        if is_backoff {
+            self.to_backoff()
+        } else {
+            self.to_attempts()
         }
     }
 
     fn to_backoff(&self) -> Result<Limit, PolicyError> {
-        let mut words = match &self.waits {
+        let mut builder = match &self.waits {
             None => Limit::default_backoff(),
-            Some(waits) => Limit::backoff(
-                (waits.iter())
-                    .map(|wait| finite("waits", *wait))
-                    .collect::<Result<Vec<_>, _>>()?,
-            ),
+            Some(waits) => {
+                let waits = waits.iter().map(|wait| duration("waits", wait));
+                Limit::backoff(waits.collect::<Result<Vec<_>, _>>()?)
+            }
         };
         if let Some(percent) = self.jitter {
-            words = words.with_jitter(percent);
+            builder = builder.with_jitter(percent);
         }
-        if let Some(time) = self.forgotten_after {
-            words = words.forgotten_after(time);
+        if let Some(time) = &self.forgotten_after {
+            builder = builder.forgotten_after(period("forgotten_after", time)?);
         }
-        words.build()
+        builder.build()
     }
 
     fn to_attempts(&self) -> Result<Limit, PolicyError> {
-        let missing = |field| PolicyError::new(field, "is missing");
-        let limit = self.limit.ok_or_else(|| missing("limit"))?;
-        let within = self.within.ok_or_else(|| missing("within"))?;
-        let words = Limit::attempts(limit).within(within);
-        let mut words: LimitBuilder = match self.algorithm {
-            AlgorithmFile::TokenBucket => words.as_token_bucket(),
-            AlgorithmFile::SlidingCounter => words.as_sliding_counter(),
-            AlgorithmFile::SlidingWindow | AlgorithmFile::Backoff => words,
-        };
-        let period = |text: &String| {
-            let parsed = text.parse::<Period>();
-            parsed.map_err(|error| PolicyError::new("block", error.to_string()))
+        let missing = |field, what| PolicyError::new(field, format!("is missing; set {what}"));
+        let limit = (self.limit).ok_or_else(|| missing("limit", "how many attempts may fail"))?;
+        let within = self.within.as_ref();
+        let within = within.ok_or_else(|| missing("within", "how long a failure counts"))?;
+        let mut builder = Limit::attempts(limit).within(period("within", within)?);
+        builder = match self.algorithm {
+            Algorithm::TokenBucket => builder.as_token_bucket(),
+            Algorithm::SlidingCounter => builder.as_sliding_counter(),
+            Algorithm::SlidingWindow | Algorithm::Backoff => builder,
         };
         match &self.block {
             None => {}
             Some(BlockFile::One(block)) if block.eq_ignore_ascii_case(NO_BLOCK) => {
-                words = words.without_block();
+                builder = builder.without_block();
             }
-            Some(BlockFile::One(block)) => words = words.blocked_for(period(block)?),
+            Some(BlockFile::One(block)) => builder = builder.blocked_for(period("block", block)?),
             Some(BlockFile::Growing(blocks)) => {
                 let Some((first, then)) = blocks.split_first() else {
-                    let reason = "is an empty list; say \"none\" for no block";
+                    let reason = "is an empty list; write \"none\" for no block";
                     return Err(PolicyError::new("block", reason));
                 };
-                words = words.blocked_for(period(first)?);
+                builder = builder.blocked_for(period("block", first)?);
                 for block in then {
-                    words = words.then_for(period(block)?);
+                    builder = builder.then_for(period("block", block)?);
                 }
             }
         }
-        if let Some(time) = self.again_within {
-            words = words.again_within(time);
+        if let Some(time) = &self.again_within {
+            builder = builder.again_within(period("again_within", time)?);
         }
-        words.build()
+        builder.build()
     }
 }
 
 impl From<&Rule> for RuleFile {
     fn from(rule: &Rule) -> Self {
         let limit = rule.limit();
-        let (algorithm, attempts, within) = match limit {
-            Limit::SlidingWindow(numbers) => (
-                AlgorithmFile::SlidingWindow,
-                Some(numbers.limit()),
-                Some(period(numbers.window())),
-            ),
-            Limit::TokenBucket(numbers) => (
-                AlgorithmFile::TokenBucket,
-                Some(numbers.capacity()),
-                Some(period(Some(numbers.refill()))),
-            ),
-            Limit::SlidingCounter(numbers) => (
-                AlgorithmFile::SlidingCounter,
-                Some(numbers.limit()),
-                Some(period(Some(numbers.window()))),
-            ),
-            Limit::Backoff(_) => (AlgorithmFile::Backoff, None, None),
-        };
-        let backoff = match limit {
-            Limit::Backoff(numbers) => Some(numbers),
-            _ => None,
-        };
-        let waits = |numbers: &Backoff| {
-            let waits = numbers.waits().iter();
-            waits.map(|wait| period(Some(*wait))).collect()
-        };
-        let grows = limit.block().filter(|block| block.lengths().len() > 1);
+        let is_backoff = limit.algorithm() == Algorithm::Backoff;
+        let text = |wait| Period::Of(wait).to_string();
         Self {
             name: rule.name().to_owned(),
-            key: Some(rule.parts().iter().map(Part::to_word).collect()),
-            algorithm,
-            limit: attempts,
-            within,
-            block: attempts.map(|_| BlockFile::from(limit.block())),
-            again_within: grows.map(|block| period(Some(block.again_within()))),
-            waits: backoff.map(waits),
-            jitter: backoff.map(Backoff::jitter),
-            forgotten_after: backoff.map(|numbers| period(numbers.forgotten_after())),
+            key: Some(rule.parts().iter().map(Part::to_text).collect()),
+            algorithm: limit.algorithm(),
+            limit: (!is_backoff).then(|| limit.max_attempts()),
+            within: (!is_backoff).then(|| limit.window().to_string()),
+            block: (!is_backoff).then(|| BlockFile::from(limit)),
+            again_within: limit.again_within().map(|time| time.to_string()),
+            waits: is_backoff.then(|| limit.waits().map(text).collect()),
+            jitter: is_backoff.then(|| limit.jitter()),
+            forgotten_after: is_backoff.then(|| limit.window().to_string()),
             exempt_known_addresses: Some(rule.exempts_known_addresses()),
             enabled: rule.is_enabled(),
         }
     }
 }
 
-impl From<Option<&Block>> for BlockFile {
-    fn from(block: Option<&Block>) -> Self {
-        let words = |length: &Option<Millis>| period(*length).to_string();
-        match block.map(Block::lengths) {
-            None => Self::One(NO_BLOCK.to_owned()),
-            Some([one]) => Self::One(words(one)),
-            Some(lengths) => Self::Growing(lengths.iter().map(words).collect()),
+impl From<&Limit> for BlockFile {
+    fn from(limit: &Limit) -> Self {
+        let lengths: Vec<_> = limit.blocks().map(|length| length.to_string()).collect();
+        match &lengths[..] {
+            [] => Self::One(NO_BLOCK.to_owned()),
+            [length] => Self::One(length.clone()),
+            _ => Self::Growing(lengths),
         }
     }
 }
 
 impl Part {
-    fn from_word(word: &str, rule: &str) -> Result<Self, PolicyError> {
-        match (word, word.strip_prefix("value:")) {
+    fn from_text(text: &str) -> Result<Self, PolicyError> {
+        let network = text
+            .strip_prefix("network/")
+            .and_then(|bits| bits.parse().ok());
+        if let Some(bits) = network {
+            return Ok(Self::Network(bits));
+        }
+        match (text, text.strip_prefix("value:")) {
             ("address", _) => Ok(Self::Address),
             ("user", _) => Ok(Self::User),
-            (Self::PATH | Self::USER_AGENT, _) => Ok(Self::value(word)),
+            (Self::PATH | Self::USER_AGENT, _) => Ok(Self::value(text)),
             (_, Some(name)) if !name.is_empty() => Ok(Self::value(name)),
             _ => Err(PolicyError::new(
-                format!("{rule}.key"),
+                "key",
                 format!(
-                    "{word:?} is none of \"address\", \"user\", \"path\", \"user-agent\" and \"value:…\" with the name of a value of the app's own"
+                    "{text:?} is none of \"address\", \"network/56\" or another number of bits, \"user\", \"path\", \"user-agent\" and \"value:…\" with the name of a value of the app"
                 ),
             )),
         }
     }
 }
 
-fn period(millis: Option<Millis>) -> Period {
-    millis.map_or(Period::Forever, |millis| {
-        Period::Of(Duration::from_millis(millis))
-    })
+fn period(part: &str, text: &str) -> Result<Period, PolicyError> {
+    let period = text.parse::<Period>();
+    period.map_err(|error| PolicyError::new(part, error.to_string()))
 }
 
-fn finite(part: &str, period: Period) -> Result<Duration, PolicyError> {
-    period
-        .as_duration()
-        .ok_or_else(|| PolicyError::new(part, "can't be for ever"))
+fn duration(part: &str, text: &str) -> Result<Duration, PolicyError> {
+    let duration = period(part, text)?.as_duration();
+    duration.ok_or_else(|| PolicyError::new(part, "can't be \"forever\""))
 }
 
 impl Serialize for Policy {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         PolicyFile::from(self).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Policy {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        PolicyFile::deserialize(deserializer)?
-            .try_into()
-            .map_err(serde::de::Error::custom)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let file = PolicyFile::deserialize(deserializer)?;
+        file.try_into().map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }

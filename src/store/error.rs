@@ -1,55 +1,46 @@
-use std::{borrow::Cow, error::Error, fmt};
+use std::{borrow::Cow, error::Error, fmt, sync::Arc};
 
-/// The store could not decide. Says nothing about the attempt: neither admitted nor refused.
-///
-/// ```
-/// use tower_login_rate_limit::store::{StoreError, StoreErrorKind};
-///
-/// // In a store of one's own.
-/// let error = StoreError::new(StoreErrorKind::Connection, "the database can't be reached");
-/// assert_eq!(error.kind(), StoreErrorKind::Connection);
-/// ```
+/// The store could not decide. That is neither an admission nor a refusal.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: Cow<'static, str>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// Why a store could not decide.
-///
-/// ```
-/// use tower_login_rate_limit::store::{StoreError, StoreErrorKind};
-///
-/// fn needs_more_memory(error: &StoreError) -> bool {
-///     error.kind() == StoreErrorKind::Full
-/// }
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// No answer within the deadline.
+    /// No reply within the deadline.
     Timeout,
     /// No connection, or it broke.
     Connection,
-    /// The server answered with an error.
+    /// The server returned an error.
     Server,
-    /// The server answered with something that is not an answer.
+    /// The server returned something that is not a valid reply.
     Protocol,
-    /// The attempt is over; nothing can be reserved for it any more.
-    Settled,
-    /// The store was set up in a way that can't work.
+    /// The store is misconfigured.
     Config,
-    /// There is no room for a new counter, and those that are there still count.
+    /// There is no room for a new counter, and all that exist still count.
     Full,
 }
 
 impl StoreError {
-    /// An error of this kind; the message says what happened.
+    /// An error of this kind; the message tells what happened.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             message: message.into(),
+            source: None,
         }
+    }
+
+    /// The same error with its cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
     }
 
     /// Why the store could not decide.
@@ -64,4 +55,8 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl Error for StoreError {}
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as _)
+    }
+}

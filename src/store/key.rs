@@ -1,7 +1,8 @@
 //! What names a counter.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
+use super::fingerprint::{Digest, Fingerprint};
 use crate::Address;
 
 /// Names a counter: the address that it belongs to, if any, a name for the kind of counter, and what
@@ -14,48 +15,54 @@ use crate::Address;
 /// ```
 /// use tower_login_rate_limit::store::Key;
 ///
-/// let key = Key::of_address("192.0.2.1".parse()?, "downloads").and_subject(&b"alice"[..]);
+/// let key = Key::of_address("192.0.2.1".parse()?, "downloads").and_subject(b"alice");
 /// assert_eq!((key.kind(), key.subject()), ("downloads", &b"alice"[..]));
 /// # Ok::<(), tower_login_rate_limit::ParseAddressError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     pub(crate) address: Option<Address>,
     pub(crate) kind: &'a str,
-    pub(crate) subject: Cow<'a, [u8]>,
+    pub(crate) subject: &'a [u8],
+    /// Of the other fields.
+    pub(crate) fingerprint: Fingerprint,
 }
 
 impl<'a> Key<'a> {
     /// A counter of this address.
-    pub const fn of_address(address: Address, kind: &'a str) -> Self {
-        Self {
-            address: Some(address),
-            kind,
-            subject: Cow::Borrowed(&[]),
-        }
+    pub fn of_address(address: Address, kind: &'a str) -> Self {
+        Self::new(Some(address), kind, &[])
     }
 
     /// A counter that belongs to no address.
-    pub fn of_subject(kind: &'a str, subject: impl Into<Cow<'a, [u8]>>) -> Self {
-        Self {
-            address: None,
-            kind,
-            subject: subject.into(),
-        }
+    pub fn of_subject(kind: &'a str, subject: &'a [u8]) -> Self {
+        Self::new(None, kind, subject)
     }
 
     /// The counter of this subject, apart from others of the same address and kind. Stores show
     /// subjects to nobody; they may be personal data.
     #[must_use]
-    pub fn and_subject(mut self, subject: impl Into<Cow<'a, [u8]>>) -> Self {
-        self.subject = subject.into();
-        self
+    pub fn and_subject(self, subject: &'a [u8]) -> Self {
+        Self::new(self.address, self.kind, subject)
+    }
+
+    pub(crate) fn new(address: Option<Address>, kind: &'a str, subject: &'a [u8]) -> Self {
+        let (of_address, of_subject) = (Digest::of_address(address), Digest::of_subject(subject));
+        Self {
+            address,
+            kind,
+            subject,
+            fingerprint: Digest::of_kind(kind)
+                .and(of_address)
+                .and(of_subject)
+                .finish(),
+        }
     }
 
     /// Where addresses are kept for the subject of this key.
     #[cfg(any(feature = "memory", feature = "redis"))]
     pub(crate) fn known_addresses(&self, kind: &'a str) -> Key<'a> {
-        Key::of_subject(kind, self.subject.clone())
+        Key::of_subject(kind, self.subject)
     }
 
     /// The address that the counter belongs to.
@@ -69,8 +76,8 @@ impl<'a> Key<'a> {
     }
 
     /// What else tells it apart.
-    pub fn subject(&self) -> &[u8] {
-        &self.subject
+    pub const fn subject(&self) -> &[u8] {
+        self.subject
     }
 }
 

@@ -1,17 +1,48 @@
 //! Where counters live.
+//!
+//! A [`Store`] keeps counters and decides on attempts atomically. `MemoryStore` is embedded;
+//! `RedisStore` is shared by a fleet. A store of the app's own implements the trait.
+//!
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use tower_login_rate_limit::{Limit, Period, Token};
+//! use tower_login_rate_limit::store::{Key, MemoryStore, Settlement, Slot, Store};
+//!
+//! let store = MemoryStore::new();
+//! let limit = Limit::attempts(3).within(Period::hours(1)).build()?;
+//! let slot = Slot::new(Key::of_address("192.0.2.1".parse()?, "downloads"), &limit);
+//!
+//! let token = Token::new();
+//! let standings = store.reserve(token, Duration::from_secs(30), &[slot]).await?;
+//! assert!(standings.admitted());
+//! store.settle(&[token], Settlement::Failed, &[slot], Duration::ZERO).await?;
+//! assert_eq!(store.check(&[slot]).await?[0].remaining(), 2);
+//! # Ok(()) }
+//! # tokio::runtime::Runtime::new()?.block_on(example())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+#[cfg(feature = "redis")]
+mod block_cache;
 mod error;
+#[cfg(feature = "redis")]
+mod failover;
+pub(crate) mod fingerprint;
 mod key;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
+mod owned;
+#[cfg(feature = "redis")]
 pub mod redis;
+mod slot;
 
-use std::{fmt::Debug, ops::Deref, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use smallvec::SmallVec;
-
-use crate::{Address, Answer, KnownAddresses, Limit, Token, algorithm::Standing};
+#[cfg(feature = "redis")]
+use crate::Period;
+use crate::{Address, KnownAddresses, MaybeReady, Token};
 
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
@@ -19,256 +50,213 @@ pub use error::{StoreError, StoreErrorKind};
 pub use key::Key;
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
+pub use slot::{KnownAddress, Slot, Standings};
 
-/// What a [`Store`] answers.
-///
-/// ```
-/// use tower_login_rate_limit::store::StoreFuture;
-///
-/// // In a store of one's own that has the answer at once.
-/// fn nothing_changed() -> StoreFuture<usize> {
-///     StoreFuture::now(Ok(0))
-/// }
-/// ```
-pub type StoreFuture<T> = Answer<Result<T, StoreError>>;
+/// The future that a [`Store`] returns; it borrows nothing, and is not boxed when the result is
+/// ready at once.
+pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 
-/// Keeps counters and decides attempts, atomically.
+/// Keeps counters and decides on attempts, atomically.
 ///
-/// A store knows keys and limits, nothing of users and requests. What it must hold to:
+/// A store knows keys and limits, nothing of users and requests. Its contract:
 ///
 /// - **All or nothing.** [`reserve`](Self::reserve) looks at every slot and writes the token to all
 ///   of them, or, if any refuses, to none. No other call comes in between.
-/// - **Refusing leaves no trace.** An attempt that is refused counts nowhere and extends nothing.
-/// - **Once is enough.** A token that is reserved, failed or cancelled again changes nothing more, so
-///   every call may be repeated after a reply that was lost.
-/// - **Exceptions.** A slot with [`unless_known`](Slot::unless_known) and an address that is known
-///   stands as [`State::Exempt`](crate::algorithm::State::Exempt): it neither refuses nor is written to.
-/// - **Its own time.** Callers' clocks do not matter.
-/// - **An error is not a permission.** A store that can't decide says so; it never admits instead.
+/// - **A refusal leaves no trace.** A refused attempt counts nowhere and extends nothing.
+/// - **Idempotent.** Every call may be repeated after a lost reply: a token that is reserved or settled
+///   again in the same way changes nothing more.
+/// - **An error leaves nothing behind.** If `reserve` fails, the store sees to it that the attempt is
+///   taken back wherever it was written after all.
+/// - **Exemptions.** A slot with [`unless_known`](Slot::unless_known) and a known address stands as
+///   [`State::Exempt`](crate::algorithm::State::Exempt): it neither refuses nor is written to.
+/// - **Its own time.** Clocks of callers do not matter.
+/// - **An error is not a permission.** A store that can't decide returns an error; it never admits
+///   instead.
 ///
-/// The returned futures do not borrow: what a call needs it has taken when it returns. A store that
-/// answers at once has done its work when the call returns; others do it when the future is polled.
+/// The returned futures do not borrow. A store that answers at once has done its work when the call
+/// returns; others do their I/O when the future is polled.
 ///
-/// ```
-/// # use tower_login_rate_limit::store::Store;
-/// // The trait is object safe.
-/// fn any_store(store: std::sync::Arc<dyn Store>) {}
-/// ```
+/// The trait is object safe: an `Arc<dyn Store>` is a store. See the [module](self) for an example.
 pub trait Store: Debug + Send + Sync + 'static {
-    /// Reserves an attempt in all of these counters or in none, and says how each stands.
+    /// Reserves an attempt in all of these counters or in none, and returns how each stands.
     ///
-    /// The attempt was admitted if no standing [refuses](Standing::refuses); usage then includes it,
-    /// where it counts.
-    /// It is in flight for `lease`; with a lease of zero it counts at once. No two slots should be of one
-    /// counter: with different limits, one of them would decide for how long it is kept.
+    /// The attempt is admitted if no standing [refuses](crate::algorithm::Standing::refuses); usage
+    /// then includes it, where it counts. It is in flight for `lease`; with a lease of zero it counts
+    /// at once. No two slots should name one counter: with different limits, one of them would decide
+    /// how long the counter is kept.
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
 
-    /// Says how each of these counters stands, and writes nothing.
+    /// Returns how each of these counters stands, and writes nothing.
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
 
-    /// Turns an attempt in flight into a failure, as of now, in each of these counters. Says in how
-    /// many it was in flight.
-    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
-
-    /// Takes an attempt out of each of these counters. Says in how many it was.
-    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize>;
-
-    /// Takes every failed attempt of the `mains`, and `token` if given, out of those counters and out of
-    /// the `others`. Attempts in flight stay, and so do all others of the `others`. What the mains
-    /// remember beyond that, of earlier blocks say, is forgotten.
+    /// Applies what became of an attempt to each of these counters, as of `ago` before now. Returns how many
+    /// counters changed, or all of them if the store writes later.
     ///
-    /// With a token, only mains that it is in count as such: an attempt cleans up once, also if it is
-    /// said twice that it went well.
-    fn cleanup(
+    /// A failure has one token; a success may have several that denote one attempt; any number may be
+    /// canceled.
+    fn settle(
         &self,
-        token: Option<Token>,
-        mains: &[Slot<'_>],
-        others: &[Slot<'_>],
-    ) -> StoreFuture<()>;
+        tokens: &[Token],
+        settlement: Settlement,
+        slots: &[Slot<'_>],
+        ago: Duration,
+    ) -> StoreFuture<usize>;
 
-    /// Keeps an address under this key, and as many of the newest as `keep` says.
+    /// Remembers an address under this key, as one of the newest that `keep` allows.
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()>;
 
-    /// The addresses kept under this key, the newest first.
+    /// The addresses remembered under this key, the newest first.
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>>;
 
-    /// Waits until everything that was answered is written, for a store that answers before it has
-    /// written. An error says that it can't be, at present.
+    /// A refusal that is in force according to a cache of the store, however stale, without I/O: to refuse
+    /// a blocked client before its body is read, and while the store can't be reached. A store without a
+    /// cache has none.
+    fn recall(&self, _slots: &[Slot<'_>]) -> Option<Standings> {
+        None
+    }
+
+    /// Waits until everything that was answered is written, for a store that answers before it
+    /// writes. An error reports that this is impossible at present.
     fn flush(&self) -> StoreFuture<()> {
-        StoreFuture::now(Ok(()))
+        StoreFuture::ready(Ok(()))
+    }
+}
+
+/// Implements [`Store`] by another one.
+macro_rules! delegate_store {
+    ($self:ident => $inner:expr) => {
+        fn reserve(&$self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+            $inner.reserve(token, lease, slots)
+        }
+
+        fn check(&$self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+            $inner.check(slots)
+        }
+
+        fn settle(
+            &$self,
+            tokens: &[Token],
+            settlement: Settlement,
+            slots: &[Slot<'_>],
+            ago: Duration,
+        ) -> StoreFuture<usize> {
+            $inner.settle(tokens, settlement, slots, ago)
+        }
+
+        fn remember(&$self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
+            $inner.remember(key, address, keep)
+        }
+
+        fn known(&$self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
+            $inner.known(key, keep)
+        }
+
+        fn recall(&$self, slots: &[Slot<'_>]) -> Option<Standings> {
+            $inner.recall(slots)
+        }
+
+        fn flush(&$self) -> StoreFuture<()> {
+            $inner.flush()
+        }
+    };
+}
+#[cfg(feature = "redis")]
+use delegate_store;
+
+impl Settlement {
+    /// How many of the slots are main counters, if this cleans up.
+    #[must_use]
+    pub const fn mains(self) -> Option<usize> {
+        match self {
+            Self::Succeeded { mains } | Self::Cleared { mains } => Some(mains),
+            Self::Failed | Self::Canceled | Self::Recorded => None,
+        }
     }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        (**self).reserve(token, lease, slots)
-    }
+    delegate_store!(self => (**self));
+}
 
-    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        (**self).check(slots)
-    }
+/// What became of an attempt. See [`Store::settle`].
+///
+/// Exhaustive, so that a store of an app does not compile until it handles a new variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// The attempt in flight failed. One that has failed by then keeps its time.
+    Failed,
+    /// The attempts are taken back, in flight or failed.
+    Canceled,
+    /// Every attempt that had failed by then, and the attempt itself, are taken out of the main counters,
+    /// which are the first `mains`, and those same attempts out of the others. Attempts in flight stay, and
+    /// so does everything else in the others. What main counters keep beyond single attempts, such as
+    /// earlier blocks, is dropped.
+    ///
+    /// Only main counters that hold one of the tokens are cleaned up, so an attempt cleans up once even if
+    /// its success is reported twice.
+    Succeeded {
+        /// How many of the slots are main counters.
+        mains: usize,
+    },
+    /// The same for all main counters, whatever they hold and without a token: an operator lifts a block, or
+    /// a password was reset.
+    Cleared {
+        /// How many of the slots are main counters.
+        mains: usize,
+    },
+    /// A failure that was decided elsewhere is written, whatever the counters allow. A store that can't
+    /// backdate may count it as of now.
+    Recorded,
+}
 
-    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        (**self).fail(token, slots)
-    }
+/// A store on a server, which names its counters there.
+#[cfg(feature = "redis")]
+pub(crate) trait Remote: Store {
+    /// The name of a counter on the server, by which the server reports that its block was lifted.
+    fn name(&self, key: &Key<'_>) -> Vec<u8>;
 
-    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        (**self).cancel(token, slots)
-    }
+    /// Reserves and cancels an attempt in a counter of its own: whether the server admits, writes and
+    /// answers. In a cluster, the server that keeps the counters of `near` is asked.
+    fn probe(&self, near: Option<&Key<'_>>) -> StoreFuture<()>;
+}
 
-    fn cleanup(
+/// A remote store that tells which server reported a block, so that a block which another server has lost can
+/// be written back.
+#[cfg(feature = "redis")]
+pub(crate) trait Restorable: Remote {
+    /// Like [`Store::reserve`], and of blocked counters, by position, which server reported that.
+    fn reserve_from(
         &self,
-        token: Option<Token>,
-        mains: &[Slot<'_>],
-        others: &[Slot<'_>],
-    ) -> StoreFuture<()> {
-        (**self).cleanup(token, mains, others)
-    }
+        token: Token,
+        lease: Duration,
+        slots: &[Slot<'_>],
+    ) -> StoreFuture<(Standings, Reporters)>;
 
-    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
-        (**self).remember(key, address, keep)
-    }
+    /// Writes a block back that `server` reported and the store no longer knows, and returns the server
+    /// that keeps it now. `None` if that is the same server, on which the block was lifted.
+    fn restore(
+        &self,
+        slot: &Slot<'_>,
+        lifts: Period,
+        usage: u32,
+        server: ServerId,
+    ) -> StoreFuture<Option<ServerId>>;
 
-    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
-        (**self).known(key, keep)
-    }
-
-    fn flush(&self) -> StoreFuture<()> {
-        (**self).flush()
-    }
+    /// Takes an attempt back, now or, if the server does not answer, later.
+    fn take_back(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<()>;
 }
 
-/// One counter and what it allows.
-///
-/// ```
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use tower_login_rate_limit::{Limit, Period, store::{Key, MemoryStore, Slot, Store}};
-///
-/// let limit = Limit::attempts(3).within(Period::hours(1)).build()?;
-/// let key = Key::of_address("192.0.2.1".parse()?, "downloads");
-/// let standings = MemoryStore::new().check(&[Slot::new(key, &limit)]).await?;
-/// assert_eq!(standings[0].remaining(), 3);
-/// # Ok(()) }
-/// # tokio::runtime::Runtime::new()?.block_on(example())?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Slot<'a> {
-    /// Which counter.
-    pub key: Key<'a>,
-    /// What it allows.
-    pub limit: &'a Limit,
-    /// An attempt from this address, if it is known, does not count here and is not refused.
-    pub unless_known: Option<KnownAddress<'a>>,
-}
+/// What tells a server from others, and from itself before a restart.
+#[cfg(feature = "redis")]
+pub(crate) type ServerId = [u8; 40];
 
-impl<'a> Slot<'a> {
-    /// A counter in which every attempt counts.
-    pub const fn new(key: Key<'a>, limit: &'a Limit) -> Self {
-        Self {
-            key,
-            limit,
-            unless_known: None,
-        }
-    }
+/// Which server reported the block of the counter at a position. Empty if none is blocked.
+#[cfg(feature = "redis")]
+pub(crate) type Reporters = Vec<(usize, ServerId)>;
 
-    /// The same counter, in which attempts from this address do not count if it is known.
-    #[must_use]
-    pub const fn unless_known(mut self, known: KnownAddress<'a>) -> Self {
-        self.unless_known = Some(known);
-        self
-    }
-}
-
-/// An address that may be among those that are [kept](Store::remember) for the subject of a counter
-/// which belongs to no address.
-///
-/// ```
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use tower_login_rate_limit::{KnownAddresses, Limit, Period, algorithm::State};
-/// use tower_login_rate_limit::store::{Key, KnownAddress, MemoryStore, Slot, Store};
-///
-/// let store = MemoryStore::new();
-/// let (address, keep) = ("192.0.2.1".parse()?, KnownAddresses::default());
-/// let key = Key::of_subject("homes", &b"alice"[..]);
-/// store.remember(&key, address, keep).await?;
-///
-/// let limit = Limit::attempts(100).within(Period::days(1)).build()?;
-/// let slot = Slot::new(Key::of_subject("account", &b"alice"[..]), &limit)
-///     .unless_known(KnownAddress::new("homes", address, keep));
-/// assert_eq!(store.check(&[slot]).await?[0].state, State::Exempt);
-/// # Ok(()) }
-/// # tokio::runtime::Runtime::new()?.block_on(example())?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct KnownAddress<'a> {
-    /// The kind of key that known addresses are kept under, with the counter's subject.
-    pub kind: &'a str,
-    /// The one that may be among them.
-    pub address: Address,
-    /// Which of them are known: the newest so many, for so long.
-    pub keep: KnownAddresses,
-}
-
-impl<'a> KnownAddress<'a> {
-    /// This address, if it is among those that are kept under keys of this kind.
-    pub const fn new(kind: &'a str, address: Address, keep: KnownAddresses) -> Self {
-        Self {
-            kind,
-            address,
-            keep,
-        }
-    }
-}
-
-/// How counters stand, in the order in which they were asked for.
-///
-/// ```
-/// use tower_login_rate_limit::{algorithm::{Standing, State}, store::Standings};
-///
-/// let busy = Standing::new(5, 5, State::Busy);
-/// assert!(!Standings::from_iter([busy]).admitted());
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standings(SmallVec<[Standing; 3]>);
-
-impl Standings {
-    /// Whether none of them refuses.
-    pub fn admitted(&self) -> bool {
-        !self.iter().any(Standing::refuses)
-    }
-}
-
-impl Deref for Standings {
-    type Target = [Standing];
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl Standings {
-    #[cfg(feature = "memory")]
-    pub(crate) fn push(&mut self, standing: Standing) {
-        self.0.push(standing);
-    }
-
-    #[cfg(feature = "memory")]
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    #[cfg(any(feature = "memory", feature = "redis"))]
-    pub(crate) fn as_mut(&mut self) -> &mut [Standing] {
-        &mut self.0
-    }
-}
-
-impl FromIterator<Standing> for Standings {
-    fn from_iter<I: IntoIterator<Item = Standing>>(standings: I) -> Self {
-        Self(standings.into_iter().collect())
-    }
+/// Takes over cancellations that a store could not complete by itself.
+#[cfg(feature = "redis")]
+pub(crate) trait CancelLater: Send + Sync {
+    /// Repeats the cancellation until the store has answered it; returns `false` if it can't.
+    fn cancel_later(&self, tokens: &[Token], slots: &[Slot<'_>]) -> bool;
 }

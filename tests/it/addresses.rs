@@ -1,17 +1,17 @@
 //! Where a request comes from: what can be forged, and what is refused.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::{Request, StatusCode, request::Parts};
 use proptest::prelude::*;
 use tower_login_rate_limit::{
-    LoginLimiter, Policy, Rule,
+    LoginLimiter, Outcome, Policy, Rule,
     extract::{ExtractAddress, ForwardedAddress, PeerAddressExtension},
     store::MemoryStore,
 };
 
 use crate::support::{
-    ip,
+    BothStores, attempt, ip,
     server::{LoginServer, WRONG, client},
 };
 
@@ -243,9 +243,71 @@ async fn a_proxy_that_says_nothing_is_refused_and_counted_nowhere() {
     let server = LoginServer::start_with(limiter, |layer| layer.with_address(extractor)).await;
     let response = server.post("user", WRONG).await;
     assert_eq!(response.status(), 500);
-    assert!(response.text().await.unwrap().contains("proxy"));
+    assert!(!response.text().await.unwrap().contains("proxy"));
     assert_eq!(
         (server.handled.count(), server.usage("user").await),
         (0, (0, 0))
     );
+}
+
+/// Tunnel brokers give networks of 48 bits away: 65,536 of those that count as one address.
+#[tokio::test]
+async fn a_network_of_48_bits_is_not_65536_budgets() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        let guess = async |network: u32| {
+            let ip = Ipv6Addr::new(0x2001, 0xdb8, 1, network as u16, 0, 0, 0, 1);
+            attempt(&limiter, ip.into(), "victim", Outcome::Failure)
+                .await
+                .is_ok()
+        };
+        let mut guesses = 0;
+        for network in 0..1_000 {
+            // Far apart, so that each is in another network of 56 bits for as long as possible.
+            guesses += u32::from(guess(network * 257 % 65_536).await);
+        }
+        assert_eq!(guesses, 400, "{name}");
+        // A neighbor in another network of 48 bits is not affected.
+        let neighbor = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 1);
+        let neighbor = attempt(&limiter, neighbor.into(), "victim", Outcome::Failure).await;
+        assert!(neighbor.is_ok(), "{name}");
+    }
+}
+
+/// A household has a network of 56 bits: 256 of those that count as one address.
+#[tokio::test]
+async fn a_network_of_56_bits_is_not_256_budgets() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        let mut guesses = 0;
+        for network in 0..256 {
+            let ip = Ipv6Addr::new(0x2001, 0xdb8, 1, network, 0, 0, 0, 1);
+            let guess = attempt(&limiter, ip.into(), "victim", Outcome::Failure).await;
+            guesses += u32::from(guess.is_ok());
+        }
+        assert_eq!(guesses, 100, "{name}");
+        // A success takes back its own failure from the networks too.
+        let ip = Ipv6Addr::new(0x2001, 0xdb8, 1, 0x100, 0, 0, 0, 1).into();
+        attempt(&limiter, ip, "victim", Outcome::Failure)
+            .await
+            .unwrap();
+        attempt(&limiter, ip, "victim", Outcome::Success)
+            .await
+            .unwrap();
+        let report = limiter.check((ip, "victim")).await.unwrap();
+        assert_eq!(report.rule(Rule::NETWORK_56).unwrap().usage, 0, "{name}");
+        assert_eq!(report.rule(Rule::NETWORK_48).unwrap().usage, 100, "{name}");
+    }
+}
+
+/// To IPv4 the rules by network do not apply, and cost nothing.
+#[tokio::test]
+async fn networks_are_of_ipv6_only() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let report = limiter.check((ip("192.0.2.1"), "user")).await.unwrap();
+    assert_eq!(report.iter().count(), 2);
+    let narrow = Policy::default().with_ipv6_prefix(56).unwrap();
+    let limiter = LoginLimiter::new(narrow, MemoryStore::new());
+    let report = limiter.check((ip("2001:db8::1"), "user")).await.unwrap();
+    assert_eq!(report.iter().count(), 3, "address, 48 bits, pair");
 }

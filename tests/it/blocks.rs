@@ -7,8 +7,8 @@ use std::{
 };
 
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Outcome, Period, Policy, Reason, ReserveError, Rule,
-    clock::ManualClock,
+    KeyLimiter, Limit, LoginLimiter, Outcome, Period, Policy, Reason, ReserveError, Rule,
+    clock::{Clock, ManualClock},
     store::{RedisStore, redis::RedisStoreBuilder},
 };
 
@@ -24,7 +24,7 @@ const HOME: &str = "192.0.2.1";
 const SOON: Duration = Duration::from_secs(5);
 
 fn builder() -> RedisStoreBuilder {
-    RedisStore::builder().deadline(Duration::from_secs(20))
+    RedisStore::builder().with_deadline(Duration::from_secs(20))
 }
 
 /// An app server of its own.
@@ -45,7 +45,7 @@ fn commands(redis: &RedisServer) -> u64 {
 async fn a_blocked_attacker_reaches_no_redis() {
     let redis = RedisServer::start();
     let (store, limiter) = server(&redis.url()).await;
-    assert!(store.status().hears_of_unblocks);
+    assert!(store.status().is_subscribed);
     fail(&limiter, ip(HOME), "user", 5).await;
     let first = refused(limiter.reserve((ip(HOME), "user")).await);
     let before = commands(&redis);
@@ -60,7 +60,7 @@ async fn a_blocked_attacker_reaches_no_redis() {
     // Asking is one, and a heart beat that is due may be another.
     let asked = commands(&redis) - before;
     assert!(asked <= 3, "{asked} commands");
-    assert_eq!(store.status().refused_from_memory, 20_000);
+    assert_eq!(store.status().cached_refusals, 20_000);
     // The same under the other rule.
     for i in 0..4 {
         fail(&limiter, ip(HOME), &format!("user {i}"), 5).await;
@@ -85,7 +85,7 @@ async fn the_time_that_is_left_is_right_and_the_end_is_noticed() {
     let redis = RedisServer::start();
     let clock = Arc::new(ManualClock::at(START));
     let store = builder()
-        .clock(Arc::clone(&clock))
+        .with_clock(Arc::clone(&clock))
         .connect(redis.url())
         .await
         .unwrap();
@@ -100,7 +100,7 @@ async fn the_time_that_is_left_is_right_and_the_end_is_noticed() {
             assert_eq!(refusal.lifts(), Period::Of(left));
         }
     }
-    assert!(store.status().refused_from_memory >= 6);
+    assert!(store.status().cached_refusals >= 6);
     clock.set(START + DAY);
     fail(&limiter, ip(HOME), "user", 1).await;
 }
@@ -136,7 +136,7 @@ async fn an_unblock_is_honoured_everywhere_long_before_redis_is_asked_again() {
     let cluster = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].port());
     for url in [redis.url(), cluster, sentinel.url()] {
         let ((store, here), (other, there)) = (server(&url).await, server(&url).await);
-        eventually(|| store.status().hears_of_unblocks && other.status().hears_of_unblocks).await;
+        eventually(|| store.status().is_subscribed && other.status().is_subscribed).await;
         let mut best = Duration::MAX;
         for _ in 0..3 {
             let noticed = unblock_is_noticed(&here, &there).await;
@@ -145,7 +145,7 @@ async fn an_unblock_is_honoured_everywhere_long_before_redis_is_asked_again() {
         }
         // The machine may be busy with something else, but not each time.
         assert!(best < Duration::from_secs(1), "{url}: {best:?}");
-        assert!(other.status().refused_from_memory >= 3);
+        assert!(other.status().cached_refusals >= 3);
     }
 }
 
@@ -163,7 +163,7 @@ async fn where_nothing_is_announced_redis_is_asked_again_soon() {
     let deaf = acl("deaf", &["allchannels", "-subscribe"]);
     for url in [mute, deaf] {
         let ((store, here), (_, there)) = (server(&url).await, server(&url).await);
-        assert!(!store.status().hears_of_unblocks);
+        assert!(!store.status().is_subscribed);
         let noticed = unblock_is_noticed(&here, &there).await;
         assert!(noticed < SOON, "{noticed:?}");
     }
@@ -183,15 +183,15 @@ async fn silence_is_noticed() {
     let proxy = Proxy::start(format!("127.0.0.1:{}", redis.port())).await;
     let (store, there) = server(&proxy.url()).await;
     let (_, here) = server(&redis.url()).await;
-    assert!(store.status().hears_of_unblocks);
+    assert!(store.status().is_subscribed);
     proxy.forget_connections();
-    eventually(|| !store.status().hears_of_unblocks).await;
-    eventually(|| store.status().hears_of_unblocks).await;
+    eventually(|| !store.status().is_subscribed).await;
+    eventually(|| store.status().is_subscribed).await;
     let noticed = unblock_is_noticed(&here, &there).await;
     assert!(noticed < SOON, "{noticed:?}");
     // And a loud end at once.
     proxy.fail(Fault::Resets);
-    eventually(|| !store.status().hears_of_unblocks).await;
+    eventually(|| !store.status().is_subscribed).await;
 }
 
 /// An attempt outlives its lease, counts as the failure that blocks its address, and then turns out well.
@@ -219,7 +219,7 @@ async fn a_success_that_ends_a_block_is_noticed_everywhere() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     refused(there.reserve((ip(HOME), "anybody")).await);
-    here.settle(late, Outcome::Success).await.unwrap();
+    late.settle(Outcome::Success).await.unwrap();
     let done = Instant::now();
     while attempt(&there, ip(HOME), "anybody", Outcome::NotAnAttempt)
         .await
@@ -236,7 +236,7 @@ async fn what_is_not_announced_is_noticed_by_and_by() {
     let redis = RedisServer::start();
     let clock = Arc::new(ManualClock::at(START));
     let store = builder()
-        .clock(Arc::clone(&clock))
+        .with_clock(Arc::clone(&clock))
         .connect(redis.url())
         .await
         .unwrap();
@@ -254,7 +254,7 @@ async fn what_is_not_announced_is_noticed_by_and_by() {
 async fn there_are_never_more_blocks_than_room() {
     let redis = RedisServer::start();
     let store = builder()
-        .remembered_blocks(10)
+        .with_block_cache_capacity(10)
         .connect(redis.url())
         .await
         .unwrap();
@@ -268,7 +268,7 @@ async fn there_are_never_more_blocks_than_room() {
             refused(limiter.reserve((address(i), "user")).await);
         }
     }
-    assert_eq!(store.status().refused_from_memory, 20);
+    assert_eq!(store.status().cached_refusals, 20);
     // What is over makes room.
     for i in 0..30 {
         limiter.unblock((address(i), "user")).await.unwrap();
@@ -292,7 +292,7 @@ async fn a_block_is_known_under_the_limit_that_it_came_from() {
 
 /// A block of the account is not one for an address that is known there.
 #[tokio::test]
-async fn who_is_exempt_is_not_refused_from_memory() {
+async fn who_is_exempt_is_not_cached_refusals() {
     let mut redis = RedisServer::start();
     redis.keys_may_live(Some(Duration::from_secs(90 * 86_400)));
     let store = builder().connect(redis.url()).await.unwrap();
@@ -366,8 +366,229 @@ async fn what_is_still_blocked_is_not_announced() {
     let late = lower.reserve((ip(HOME), "late")).await.unwrap();
     fail(&limiter, ip(HOME), "user", 4).await;
     let before = redis.calls_of("publish");
-    lower.settle(good, Outcome::Success).await.unwrap();
-    lower.settle(late, Outcome::MfaPending).await.unwrap();
+    good.settle(Outcome::Success).await.unwrap();
+    late.settle(Outcome::MfaPending).await.unwrap();
     assert_eq!(redis.calls_of("publish"), before);
     refused(lower.reserve((ip(HOME), "anybody")).await);
+}
+
+/// Four processes have refused an attacker. Redis is restarted without its data, three times.
+#[tokio::test]
+async fn a_redis_that_comes_back_empty_is_no_amnesty() {
+    let mut redis = RedisServer::start();
+    let mut servers = Vec::new();
+    for _ in 0..4 {
+        servers.push(server(&redis.url()).await);
+    }
+    fail(&servers[0].1, ip(HOME), "user", 5).await;
+    for (_, limiter) in &servers {
+        refused(limiter.reserve((ip(HOME), "user")).await);
+    }
+    let mut guesses = 0;
+    for _ in 0..3 {
+        redis.kill();
+        redis.restart();
+        assert!(redis.keys().is_empty());
+        // For longer than a block is fresh.
+        let restarted = Instant::now();
+        while restarted.elapsed() < Duration::from_millis(1_500) {
+            for (_, limiter) in &servers {
+                let guess = attempt(limiter, ip(HOME), "user", Outcome::Failure).await;
+                guesses += u32::from(guess.is_ok());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(guesses, 0);
+    // A process that has never seen the attacker knows from Redis, in which the block is again.
+    let (_, new) = server(&redis.url()).await;
+    let refusal = refused(new.reserve((ip(HOME), "user")).await);
+    assert_eq!((refusal.reason(), refusal.usage()), (Reason::Blocked, 5));
+    // One process wrote it, and others found it.
+    let key = redis.keys().into_iter().map(|(key, _)| key);
+    let key = key.filter(|key| key.contains("user-address"));
+    let [key] = &key.collect::<Vec<_>>()[..] else {
+        panic!("{:?}", redis.keys());
+    };
+    assert_eq!(redis.command::<u32>(&["ZCARD", key]), 5);
+    // On the same server, deleting it lifts the block.
+    redis.flush();
+    let deleted = Instant::now();
+    for (_, limiter) in &servers {
+        while attempt(limiter, ip(HOME), "user", Outcome::NotAnAttempt)
+            .await
+            .is_err()
+        {
+            assert!(deleted.elapsed() < Duration::from_secs(30), "never lifted");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    // And so does an unblock, on the server that it was written back to.
+    fail(&servers[1].1, ip(HOME), "user", 5).await;
+    refused(servers[2].1.reserve((ip(HOME), "user")).await);
+    servers[1].1.unblock((ip(HOME), "user")).await.unwrap();
+    eventually(|| redis.keys().iter().all(|(key, _)| !key.contains("user-"))).await;
+    let unblocked = Instant::now();
+    while attempt(&servers[2].1, ip(HOME), "user", Outcome::NotAnAttempt)
+        .await
+        .is_err()
+    {
+        assert!(unblocked.elapsed() < SOON, "{:?}", unblocked.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The time that is left of a block survives the server, whatever the algorithm.
+#[tokio::test]
+async fn a_block_that_was_lost_with_its_server_lifts_when_it_would_have() {
+    let mut redis = RedisServer::start();
+    redis.keys_may_live(None);
+    let clock = Arc::new(ManualClock::at(START));
+    let store = |capacity| {
+        let builder = builder().with_clock(Arc::clone(&clock));
+        let builder = builder.with_block_cache_capacity(capacity);
+        builder.connect(redis.url())
+    };
+    let (cached, plain) = (store(100).await.unwrap(), store(0).await.unwrap());
+    let five = || Limit::attempts(5).within(Period::hours(1));
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let waits = [0, 0, 10, 20, 40].map(minutes);
+    let limits = [
+        ("window", five().blocked_for(Period::hours(3)).build()),
+        ("short", five().blocked_for(Period::minutes(20)).build()),
+        ("forever", five().blocked_for(Period::Forever).build()),
+        ("no-block", five().without_block().build()),
+        (
+            "growing",
+            five()
+                .blocked_for(Period::minutes(20))
+                .then_for(Period::hours(9))
+                .build(),
+        ),
+        ("bucket", five().as_token_bucket().without_block().build()),
+        (
+            "bucket-block",
+            five()
+                .as_token_bucket()
+                .blocked_for(Period::hours(2))
+                .build(),
+        ),
+        (
+            "counter",
+            five().as_sliding_counter().without_block().build(),
+        ),
+        (
+            "counter-block",
+            five()
+                .as_sliding_counter()
+                .blocked_for(Period::hours(4))
+                .build(),
+        ),
+        ("back-off", Limit::backoff(waits).with_jitter(10).build()),
+    ];
+    let limiters = limits.map(|(name, limit)| {
+        let new = |store: &RedisStore| {
+            let limit = limit.clone().unwrap();
+            KeyLimiter::new(name, limit, store.clone()).unwrap()
+        };
+        (name, new(&cached), new(&plain))
+    });
+    let refusal = async |limiter: &KeyLimiter| match limiter.reserve("key").await {
+        Err(ReserveError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let ends = |lifts: Period| match lifts {
+        Period::Of(left) => Some(clock.now() + u64::try_from(left.as_millis()).unwrap()),
+        _ => None,
+    };
+    let mut expected = Vec::new();
+    for (name, limiter, _) in &limiters {
+        let admitted = if *name == "back-off" { 3 } else { 5 };
+        for i in 0..admitted {
+            let reserved = limiter.reserve("key").await;
+            reserved.unwrap_or_else(|error| panic!("{name} {i}: {error}"));
+            clock.advance(Duration::from_millis(7));
+        }
+        let refusal = refusal(limiter).await;
+        expected.push((ends(refusal.lifts()), refusal.usage()));
+    }
+    redis.kill();
+    redis.restart();
+    clock.advance(minutes(2));
+    for ((name, limiter, plain), (lifts, usage)) in limiters.iter().zip(expected) {
+        let known = refusal(limiter).await;
+        assert_eq!(
+            (ends(known.lifts()), known.usage()),
+            (lifts, usage),
+            "{name}"
+        );
+        // The same from Redis.
+        let written = refusal(plain).await;
+        assert_eq!(ends(written.lifts()), lifts, "{name}");
+        if let Some(lifts) = lifts {
+            assert_eq!(written.usage(), usage, "{name}");
+            let before = clock.now();
+            clock.set(lifts - 1);
+            refusal(plain).await;
+            clock.set(lifts);
+            let reserved = plain.reserve("key").await;
+            reserved.unwrap_or_else(|error| panic!("{name}: {error}"));
+            clock.set(before);
+        }
+    }
+}
+
+/// An account that is full is refused to an address that is not known there, without a command.
+#[tokio::test]
+async fn a_full_account_costs_no_command() {
+    let mut redis = RedisServer::start();
+    redis.keys_may_live(Some(Duration::from_secs(90 * 86_400)));
+    let store = builder().connect(redis.url()).await.unwrap();
+    let policy = Policy::strict()
+        .with_account_limit(Limit::attempts(3).within(Period::hours(1)))
+        .unwrap();
+    let limiter = LoginLimiter::new(policy, store.clone());
+    attempt(&limiter, ip(HOME), "owner", Outcome::Success)
+        .await
+        .unwrap();
+    let (late, bots) = (
+        ip("192.0.2.9"),
+        [20, 21, 22].map(|i| IpAddr::from([192, 0, 2, i])),
+    );
+    // In flight when the account becomes full.
+    let in_flight = limiter.reserve((late, "owner")).await.unwrap();
+    for bot in &bots[..2] {
+        fail(&limiter, *bot, "owner", 1).await;
+    }
+    let refuse = async |address: IpAddr| {
+        let refusal = refused(limiter.reserve((address, "owner")).await);
+        assert_eq!(refusal.rule(), Rule::ACCOUNT);
+        refusal
+    };
+    fail(&limiter, ip("192.0.2.10"), "other", 1).await;
+    let third = refuse(bots[2]).await;
+    assert_eq!(third.reason(), Reason::Busy);
+    in_flight.settle(Outcome::Failure).await.unwrap();
+    for bot in bots {
+        refuse(bot).await;
+    }
+    let before = redis.calls_of("evalsha") + redis.calls_of("eval");
+    for _ in 0..2_000 {
+        for bot in bots {
+            assert_eq!(refuse(bot).await.reason(), Reason::Blocked);
+        }
+    }
+    let calls = redis.calls_of("evalsha") + redis.calls_of("eval") - before;
+    assert!(calls <= 6, "{calls} calls");
+    // An address that is known, and one that becomes so here, are admitted at once.
+    attempt(&limiter, ip(HOME), "owner", Outcome::NotAnAttempt)
+        .await
+        .unwrap();
+    refuse(late).await;
+    refuse(late).await;
+    limiter.remember("owner", late).await.unwrap();
+    attempt(&limiter, late, "owner", Outcome::NotAnAttempt)
+        .await
+        .unwrap();
+    refuse(bots[0]).await;
 }

@@ -60,13 +60,15 @@ impl<B> Service<Request<B>> for Probe {
 
 fn layer() -> LoginRateLimitLayer {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
-    LoginRateLimitLayer::new(limiter).with_user(Header(http::HeaderName::from_static("x-user")))
+    LoginRateLimitLayer::new(limiter)
+        .with_user(Header::new(http::HeaderName::from_static("x-user")))
 }
 
 fn request(user: &str) -> Request<Full<Bytes>> {
     let mut request = Request::builder()
         .uri("/login")
         .header("x-user", user)
+        .header("content-type", "application/x-www-form-urlencoded")
         .body(Full::from(format!("user={user}")))
         .unwrap();
     let peer = "192.0.2.1:5000".parse().unwrap();
@@ -75,12 +77,20 @@ fn request(user: &str) -> Request<Full<Bytes>> {
 }
 
 /// Six attempts, of which the last is refused.
-async fn six<S, R, E>(mut service: S)
+async fn six<S, R, E>(service: S)
 where
     S: Service<Request<Full<Bytes>>, Response = Response<R>, Error = E>,
     E: std::fmt::Debug,
 {
-    for i in 0..6 {
+    attempts(service, 6).await;
+}
+
+async fn attempts<S, R, E>(mut service: S, attempts: u32)
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<R>, Error = E>,
+    E: std::fmt::Debug,
+{
+    for i in 0..attempts {
         let response = service
             .ready()
             .await
@@ -98,7 +108,7 @@ async fn the_instance_that_is_ready_is_the_one_that_is_called() {
     six(layer().layer(Probe::default())).await;
     let redis = RedisServer::start();
     let limiter = LoginLimiter::new(Policy::default(), redis.store().await);
-    let user = Header(http::HeaderName::from_static("x-user"));
+    let user = Header::new(http::HeaderName::from_static("x-user"));
     six(LoginRateLimitLayer::new(limiter.clone())
         .with_user(user)
         .layer(Probe::default()))
@@ -109,6 +119,34 @@ async fn the_instance_that_is_ready_is_the_one_that_is_called() {
         .unwrap();
     let layer = LoginRateLimitLayer::new(limiter).with_body_user(FormField::new("user"));
     six(layer.layer(Probe::default())).await;
+}
+
+/// A service that must not be cloned.
+struct Unique(Probe);
+
+impl Clone for Unique {
+    fn clone(&self) -> Self {
+        panic!("cloned although nothing had to be waited for")
+    }
+}
+
+impl<B> Service<Request<B>> for Unique {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<Request<B>>::poll_ready(&mut self.0, cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.0.call(request)
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_admitted_at_once_clones_nothing() {
+    attempts(layer().layer(Unique(Probe::default())), 5).await;
 }
 
 #[tokio::test]
@@ -235,4 +273,43 @@ fn types_are_clone_send_sync_and_static() {
     type FutureOf<M> = <LoginRateLimit<Probe, M> as Service<Request<Full<Bytes>>>>::Future;
     sendable::<FutureOf<HeadOnly>>();
     sendable::<FutureOf<WithBody>>();
+}
+
+/// A connection that is refused must not hold a permit of the services inside the layer.
+#[tokio::test]
+async fn a_refused_request_gives_back_what_the_ready_service_holds() {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let user = Header::new("x-user".parse().unwrap());
+    let service = ServiceBuilder::new()
+        .layer(LoginRateLimitLayer::new(limiter).with_user(user))
+        .concurrency_limit(1)
+        .service_fn(async |request: Request<String>| {
+            request.extensions().get::<LoginAttempt>().unwrap().failed();
+            Ok::<_, Infallible>(Response::new(String::new()))
+        });
+    let request = || {
+        let mut request = Request::builder()
+            .header("x-user", "user")
+            .body(String::new())
+            .unwrap();
+        let peer = PeerAddressExtension(([192, 0, 2, 1], 5000).into());
+        request.extensions_mut().insert(peer);
+        request
+    };
+    let mut attacker = service.clone();
+    for _ in 0..6 {
+        let _ = attacker.ready().await.unwrap().call(request()).await;
+    }
+    let refused = attacker
+        .ready()
+        .await
+        .unwrap()
+        .call(request())
+        .await
+        .unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    // The connection of the attacker stays open, and another one gets its turn.
+    let mut other = service.clone();
+    let ready = tokio::time::timeout(std::time::Duration::from_secs(5), other.ready()).await;
+    assert!(ready.is_ok(), "a refused connection holds the only permit");
 }

@@ -141,6 +141,22 @@ async fn a_thousand_panics_are_counted() {
     assert_all_failed(store, 1_000).await;
 }
 
+/// The handler may have checked a password before it panicked, unlike one whose future was never polled.
+#[tokio::test]
+async fn a_panic_in_the_call_itself_is_counted() {
+    let limiter = LoginLimiter::new(policy(), MemoryStore::new());
+    let panicking = service_fn(
+        |_: Request<Full<Bytes>>| -> std::future::Ready<Result<Response<Full<Bytes>>, Infallible>> {
+            std::panic::resume_unwind(Box::new("as it was told to"))
+        },
+    );
+    let mut service = layer(&limiter).layer(panicking);
+    let called = tokio::spawn(async move { service.call(request()).await });
+    assert!(called.await.unwrap_err().is_panic());
+    limiter.all_settled().await.unwrap();
+    assert_eq!(usage(&limiter).await, 1);
+}
+
 #[tokio::test]
 async fn what_the_handler_said_counts_also_if_nobody_waits_for_its_answer() {
     let redis = RedisServer::start();
@@ -159,7 +175,7 @@ async fn what_the_handler_said_counts_also_if_nobody_waits_for_its_answer() {
             let mut service =
                 layer(&limiter).layer(service_fn(move |request: Request<Full<Bytes>>| {
                     let attempt = request.extensions().get::<LoginAttempt>().cloned().unwrap();
-                    attempt.say(outcome);
+                    attempt.record(outcome);
                     saying.notify_one();
                     std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
                 }));

@@ -1,85 +1,8 @@
-//! The examples, run as a person runs them, and driven from outside.
+//! The examples, run as separate processes and tested over HTTP.
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-};
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use crate::support::{RedisServer, server::client};
-
-/// The program of an example, which `cargo test` has built.
-pub fn program(name: &str) -> Command {
-    let this = std::env::current_exe().expect("this program");
-    let directory = this
-        .parent()
-        .and_then(|deps| deps.parent())
-        .expect("a directory");
-    let program = directory.join("examples").join(name);
-    assert!(
-        program.exists(),
-        "{program:?} is missing; run `cargo build --examples` first"
-    );
-    Command::new(program)
-}
-
-/// An example that serves, until dropped.
-pub struct Example {
-    process: Child,
-    pub url: String,
-    said: std::sync::mpsc::Receiver<String>,
-}
-
-impl Example {
-    pub fn start(name: &str, environment: &[(&str, &str)]) -> Self {
-        let mut process = program(name)
-            .env_remove("REDIS_URL")
-            .env("LISTEN", "127.0.0.1:0")
-            .envs(environment.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
-        // It says where it listens.
-        let url = lines
-            .find_map(|line| {
-                let line = line.expect("a line");
-                let address = line.split("127.0.0.1:").nth(1)?;
-                let port: String = address.chars().take_while(char::is_ascii_digit).collect();
-                Some(format!("http://127.0.0.1:{port}"))
-            })
-            .expect("an address");
-        // And may go on talking.
-        let (say, said) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let _ = say.send(line);
-            }
-        });
-        Self { process, url, said }
-    }
-
-    async fn post(&self, path: &str, body: Value) -> (u16, Value) {
-        let response = client()
-            .post(format!("{}{path}", self.url))
-            .json(&body)
-            .send()
-            .await;
-        let response = response.expect("an answer");
-        (
-            response.status().as_u16(),
-            response.json().await.unwrap_or_default(),
-        )
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use crate::support::{RedisServer, client::client, example::Example};
 
 #[tokio::test]
 async fn the_axum_example_does_what_its_page_says() {

@@ -23,7 +23,7 @@ const SERVERS: usize = 3;
 async fn limiters(url: &str, outage: Outage) -> Vec<LoginLimiter> {
     let mut limiters = Vec::new();
     for _ in 0..SERVERS {
-        let builder = RedisStore::builder().outage(outage);
+        let builder = RedisStore::builder().with_outage(outage);
         let store = builder.connect(url).await.expect("a store");
         limiters.push(LoginLimiter::new(Policy::default(), store));
     }
@@ -112,11 +112,11 @@ async fn back_after(limiter: LoginLimiter, addresses: Vec<IpAddr>, since: Instan
     for address in addresses.iter().cycle() {
         assert!(since.elapsed() < Duration::from_secs(60), "never again");
         match limiter.reserve((*address, "prober")).await {
-            Err(ReserveError::Store(_)) => decided = 0,
             Ok(_) | Err(ReserveError::Refused(_)) => {
                 back = if decided == 0 { since.elapsed() } else { back };
                 decided += 1;
             }
+            Err(_) => decided = 0,
         }
         if decided == 10 {
             break;
@@ -135,7 +135,7 @@ async fn guesses_left(limiter: &LoginLimiter, address: IpAddr, user: &str) -> us
         match limiter.reserve((address, user)).await {
             Ok(attempt) => {
                 guesses += 1;
-                let _ = limiter.settle(attempt, Outcome::Failure).await;
+                let _ = attempt.settle(Outcome::Failure).await;
             }
             Err(ReserveError::Refused(refusal)) if refusal.reason() == Reason::Blocked => {
                 return guesses;

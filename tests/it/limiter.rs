@@ -1,10 +1,11 @@
 //! What the limiter adds to a store: users, identification, operators' calls, custom rules.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tower_login_rate_limit::{
-    Caller, KeyLimiter, Limit, LoginLimiter, Outcome, Part, Period, Policy, Reason, Rule,
-    store::MemoryStore,
+    Address, Caller, KeyLimiter, KnownAddresses, Limit, LoginLimiter, Outcome, Part, Period,
+    Policy, Reason, ReserveError, Rule, Token,
+    store::{Key, MemoryStore, Settlement, Slot, Standings, Store, StoreErrorKind, StoreFuture},
 };
 
 use crate::support::{BothStores, attempt, fail, ip, refused};
@@ -22,8 +23,8 @@ async fn the_user_may_be_named_later() {
     for (name, limiter) in both.limiters(&Policy::default()) {
         let mut attempt = limiter.reserve(ip(HOME)).await.unwrap();
         assert!(attempt.report().rule(Rule::USER_ADDRESS).is_none());
-        limiter.identify(&mut attempt, "User").await.unwrap();
-        limiter.identify(&mut attempt, " user ").await.unwrap(); // again, in another spelling
+        attempt.identify("User").await.unwrap();
+        attempt.identify(" user ").await.unwrap(); // again, in another spelling
         assert_eq!(attempt.report().rule(Rule::USER_ADDRESS).unwrap().usage, 1);
         assert_eq!(attempt.report().remaining(), Some(4));
         assert_eq!(
@@ -32,7 +33,7 @@ async fn the_user_may_be_named_later() {
             "{name}"
         );
 
-        limiter.settle(attempt, Outcome::Failure).await.unwrap();
+        attempt.settle(Outcome::Failure).await.unwrap();
         assert_eq!(
             usage(&limiter, (ip(HOME), "user"), Rule::USER_ADDRESS).await,
             1,
@@ -48,17 +49,14 @@ async fn a_user_who_is_refused_when_named_leaves_no_trace() {
         fail(&limiter, ip(HOME), "user", 5).await;
         for _ in 0..30 {
             let mut attempt = limiter.reserve(ip(HOME)).await.unwrap();
-            let refusal = refused(limiter.identify(&mut attempt, "user").await);
+            let refusal = refused(attempt.identify("user").await);
             assert_eq!(
                 (refusal.rule(), refusal.reason()),
                 (Rule::USER_ADDRESS, Reason::Blocked)
             );
             // Whatever is done with it then.
-            assert_eq!(
-                refused(limiter.identify(&mut attempt, "other").await),
-                refusal
-            );
-            limiter.settle(attempt, Outcome::Failure).await.unwrap();
+            assert_eq!(refused(attempt.identify("other").await), refusal);
+            attempt.settle(Outcome::Failure).await.unwrap();
         }
         assert_eq!(usage(&limiter, ip(HOME), Rule::ADDRESS).await, 5, "{name}");
         assert_eq!(
@@ -82,9 +80,9 @@ async fn names_of_one_account_share_its_budget_once_it_is_known() {
             let Ok(mut attempt) = limiter.reserve((ip(HOME), *alias)).await else {
                 continue;
             };
-            if limiter.identify(&mut attempt, "account 42").await.is_ok() {
+            if attempt.identify("account 42").await.is_ok() {
                 admitted += 1;
-                limiter.settle(attempt, Outcome::Failure).await.unwrap();
+                attempt.settle(Outcome::Failure).await.unwrap();
             }
         }
         assert_eq!(admitted, 5, "{name}");
@@ -136,7 +134,7 @@ async fn spellings_of_a_user_and_forms_of_an_address_share_a_budget() {
 #[tokio::test]
 async fn an_app_can_give_users_its_own_spelling() {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new())
-        .with_normaliser(|user| user.replace('.', ""));
+        .with_normalizer(|user| user.replace('.', ""));
     fail(&limiter, ip(HOME), "first.last", 5).await;
     refused(limiter.reserve((ip(HOME), "firstlast")).await);
     assert!(limiter.reserve((ip(HOME), "FIRSTLAST")).await.is_ok());
@@ -220,13 +218,13 @@ async fn custom_rules_count_by_any_mix() {
     for (name, limiter) in both.limiters(&policy) {
         let caller = |tenant: &'static str, device: &'static str| {
             Caller::new(ip(HOME))
-                .user("user")
-                .value("tenant", tenant)
-                .value("device", device)
+                .with_user("user")
+                .with_value("tenant", tenant)
+                .with_value("device", device)
         };
         let fail = async |caller: Caller<'static>| {
             let attempt = limiter.reserve(caller).await?;
-            limiter.settle(attempt, Outcome::Failure).await?;
+            attempt.settle(Outcome::Failure).await?;
             Ok::<_, tower_login_rate_limit::ReserveError>(())
         };
         fail(caller("t", "d")).await.unwrap();
@@ -252,18 +250,18 @@ async fn custom_rules_count_by_any_mix() {
         // Who leaves a value out shares a counter with all others who do, and with nobody else.
         let without = || {
             Caller::new(ip("192.0.2.7"))
-                .user("user")
-                .value("tenant", "v")
+                .with_user("user")
+                .with_value("tenant", "v")
         };
         assert_eq!(
-            usage(&limiter, without().value("device", ""), "device").await,
+            usage(&limiter, without().with_value("device", ""), "device").await,
             0
         );
         fail(without()).await.unwrap();
         fail(without()).await.unwrap();
         assert_eq!(refused(fail(without()).await).rule(), "device", "{name}");
         assert_eq!(
-            usage(&limiter, without().value("device", ""), "device").await,
+            usage(&limiter, without().with_value("device", ""), "device").await,
             0
         );
     }
@@ -346,8 +344,8 @@ async fn what_is_logged_names_nobody() {
     let both = BothStores::start().await;
     for (_, limiter) in both.limiters(&Policy::default()) {
         let caller = Caller::new(ip(HOME))
-            .user("somebody")
-            .value("tenant", "somewhere");
+            .with_user("somebody")
+            .with_value("tenant", "somewhere");
         let shown = format!("{caller:?}");
         let attempt = limiter.reserve(caller).await.unwrap();
         let shown = format!("{shown} {attempt:?} {limiter:?} {:?}", attempt.report());
@@ -356,4 +354,46 @@ async fn what_is_logged_names_nobody() {
     for (key, _) in both.redis.keys() {
         assert!(!key.contains("some"), "{key}");
     }
+}
+
+/// A store of the app's own that answers for fewer counters than it was asked about.
+#[derive(Debug)]
+struct Forgetful(MemoryStore);
+
+impl Store for Forgetful {
+    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        self.0.reserve(token, lease, &slots[..slots.len() - 1])
+    }
+
+    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        self.0.check(&slots[..slots.len() - 1])
+    }
+
+    fn settle(
+        &self,
+        tokens: &[Token],
+        settlement: Settlement,
+        slots: &[Slot<'_>],
+        ago: Duration,
+    ) -> StoreFuture<usize> {
+        self.0.settle(tokens, settlement, slots, ago)
+    }
+
+    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
+        self.0.remember(key, address, keep)
+    }
+
+    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
+        self.0.known(key, keep)
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_leaves_a_counter_out_admits_nothing_by_it() {
+    let limiter = LoginLimiter::new(Policy::default(), Forgetful(MemoryStore::new()));
+    let Err(ReserveError::Store(error)) = limiter.reserve((ip(HOME), "user")).await else {
+        panic!("admitted, or refused by a rule");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Protocol);
+    assert!(limiter.check((ip(HOME), "user")).await.is_err());
 }

@@ -11,19 +11,19 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_login_rate_limit::{
-    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Policy,
+    LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Policy, ReserveError,
     classify::ByStatus,
     extract::{Header, PeerAddressExtension},
-    refusal::Denial,
+    response::Denial,
     store::MemoryStore,
 };
 
 /// Everything that is logged by this thread while it is there.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+    pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -35,11 +35,11 @@ impl Log {
         (log, guard)
     }
 
-    fn count(&self, text: &str) -> usize {
+    pub fn count(&self, text: &str) -> usize {
         self.text().matches(text).count()
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
@@ -57,7 +57,8 @@ impl io::Write for Log {
 
 fn layer() -> LoginRateLimitLayer {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
-    LoginRateLimitLayer::new(limiter).with_user(Header(http::HeaderName::from_static("x-user")))
+    LoginRateLimitLayer::new(limiter)
+        .with_user(Header::new(http::HeaderName::from_static("x-user")))
 }
 
 /// One request whose handler says all of this, with this status.
@@ -66,7 +67,7 @@ async fn request(layer: &LoginRateLimitLayer, said: &[Outcome], status: u16) -> 
     let service = layer.layer(service_fn(move |request: Request<Full<Bytes>>| {
         let attempt = request.extensions().get::<LoginAttempt>().cloned().unwrap();
         for outcome in &said {
-            attempt.say(*outcome);
+            attempt.record(*outcome);
         }
         let mut response = Response::new(Full::<Bytes>::default());
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
@@ -82,7 +83,7 @@ async fn request(layer: &LoginRateLimitLayer, said: &[Outcome], status: u16) -> 
     service.oneshot(request).await.unwrap().map(drop)
 }
 
-const UNSAID: &str = "did not say how a login attempt went";
+const NO_OUTCOME: &str = "recorded no outcome for a login attempt";
 
 #[tokio::test]
 async fn a_handler_that_says_nothing_is_told_once_what_to_call() {
@@ -90,21 +91,21 @@ async fn a_handler_that_says_nothing_is_told_once_what_to_call() {
     let layer = layer();
     request(&layer, &[], 500).await;
     assert_eq!(
-        log.count(UNSAID),
+        log.count(NO_OUTCOME),
         0,
         "the server failed, and there was nothing to say"
     );
     for _ in 0..3 {
         request(&layer, &[], 401).await;
     }
-    assert_eq!(log.count(UNSAID), 1, "{}", log.text());
+    assert_eq!(log.count(NO_OUTCOME), 1, "{}", log.text());
     assert!(log.text().contains("`succeeded()`"));
     // Another layer may have another handler behind it.
     request(&self::layer(), &[], 401).await;
-    assert_eq!(log.count(UNSAID), 2);
+    assert_eq!(log.count(NO_OUTCOME), 2);
     // Who chose a classifier has said enough.
     request(&self::layer().with_classifier(ByStatus), &[], 401).await;
-    assert_eq!(log.count(UNSAID), 2);
+    assert_eq!(log.count(NO_OUTCOME), 2);
 }
 
 #[tokio::test]
@@ -112,9 +113,9 @@ async fn contradicting_oneself_is_reported_and_the_first_word_counts() {
     let (log, _guard) = Log::start();
     let layer = layer();
     request(&layer, &[Outcome::Failure, Outcome::Failure], 401).await;
-    assert_eq!(log.count("in two ways"), 0);
+    assert_eq!(log.count("two different outcomes"), 0);
     request(&layer, &[Outcome::Failure, Outcome::Success], 200).await;
-    assert_eq!(log.count("in two ways"), 1);
+    assert_eq!(log.count("two different outcomes"), 1);
     let report = layer
         .limiter()
         .check(("192.0.2.1".parse().unwrap(), "somebody"))
@@ -153,10 +154,8 @@ async fn what_is_said_too_late_is_reported_and_identifies_nobody() {
     service.oneshot(request).await.unwrap();
     let attempt = kept.lock().unwrap().take().unwrap();
     attempt.succeeded();
-    assert_eq!(log.count("had been settled already"), 1);
-    assert!(
-        attempt.identify("victim").await.is_err(),
-        "nobody would have counted it"
-    );
+    assert_eq!(log.count("already settled"), 1);
+    let identified = attempt.identify("victim").await;
+    assert!(matches!(identified, Err(ReserveError::Settled)));
     assert_eq!((attempt.remaining(), attempt.usage()), (None, None));
 }

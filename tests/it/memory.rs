@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use tower_login_rate_limit::{
     KnownAddresses, Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule, Token,
     clock::{Clock, ManualClock},
-    store::{Key, KnownAddress, MemoryStore, Slot, Store, StoreErrorKind},
+    store::{Key, KnownAddress, MemoryStore, Settlement, Slot, Store, StoreErrorKind},
 };
 
 use crate::support::{DAY, START, attempt, fail, ip};
@@ -29,13 +29,13 @@ async fn a_flood_can_neither_grow_it_nor_wash_away_what_is_there() {
     let mut full = 0;
     for i in 0..10_000 {
         match limiter.reserve((address(i), "anybody")).await {
-            Ok(attempt) => limiter.settle(attempt, Outcome::Failure).await.unwrap(),
+            Ok(attempt) => attempt.settle(Outcome::Failure).await.unwrap(),
             Err(ReserveError::Store(error)) => {
                 assert_eq!(error.kind(), StoreErrorKind::Full);
                 assert!(error.to_string().contains("larger capacity"), "{error}");
                 full += 1;
             }
-            Err(ReserveError::Refused(refusal)) => panic!("{refusal}"),
+            Err(error) => panic!("{error:?}"),
         }
         assert!(store.len() <= 1_000);
     }
@@ -144,7 +144,7 @@ async fn a_block_that_a_new_policy_made_longer_outlives_the_search_for_room() {
 
 async fn attempt_anyhow(limiter: &LoginLimiter, address: IpAddr) -> Result<(), ReserveError> {
     let attempt = limiter.reserve((address, "anybody")).await?;
-    limiter.settle(attempt, Outcome::Failure).await?;
+    attempt.settle(Outcome::Failure).await?;
     Ok(())
 }
 
@@ -243,7 +243,10 @@ async fn a_counter_that_is_asked_for_twice_takes_its_room_once() {
             let standings = store.reserve(token, lease, &slots).await.unwrap();
             assert!(standings.admitted());
             assert_eq!(store.len(), 2);
-            store.cancel(token, &slots).await.unwrap();
+            store
+                .settle(&[token], Settlement::Canceled, &slots, Duration::ZERO)
+                .await
+                .unwrap();
             assert_eq!(store.len(), 1);
         }
     }

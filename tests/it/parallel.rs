@@ -67,14 +67,11 @@ async fn guess(
             match limiter.reserve((address, &*user)).await {
                 Ok(attempt) => {
                     tokio::task::yield_now().await;
-                    limiter
-                        .settle(attempt, Outcome::Failure)
-                        .await
-                        .expect("settled");
+                    attempt.settle(Outcome::Failure).await.expect("settled");
                     1
                 }
                 Err(ReserveError::Refused(_)) => 0,
-                Err(ReserveError::Store(error)) => panic!("{error}"),
+                Err(error) => panic!("{error:?}"),
             }
         });
     }
@@ -123,7 +120,7 @@ impl Guesser {
     fn work(url: String) {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let builder = closed().deadline(Duration::from_secs(60));
+            let builder = closed().with_deadline(Duration::from_secs(60));
             let store = builder.connect(url).await.expect("a store");
             let limiter = LoginLimiter::new(Policy::default(), store);
             for line in std::io::stdin().lines() {

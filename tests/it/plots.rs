@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use tower_login_rate_limit::Policy;
 
-use crate::examples::program;
+use crate::support::example::program;
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
 

@@ -4,10 +4,42 @@ use std::time::Duration;
 
 use tower_login_rate_limit::{
     BackoffBuilder, KnownAddresses, Limit, LimitBuilder, Part, Period, Policy, PolicyError, Rule,
+    algorithm::Algorithm,
 };
 
 fn limit(limit: u32, within: impl Into<Period>) -> LimitBuilder {
     Limit::attempts(limit).within(within)
+}
+
+fn network(name: &str, bits: u8, attempts: u32) -> Rule {
+    let limit = limit(attempts, Period::hours(24)).without_block();
+    Rule::new(name, [Part::Network(bits)], limit).unwrap()
+}
+
+#[test]
+fn networks_are_written_with_their_bits() {
+    let file = r#"{"rules":[{"name":"site","key":["user","network/48"],"limit":9,"within":"1h"}]}"#;
+    let policy: Policy = serde_json::from_str(file).unwrap();
+    let parts = [Part::User, Part::Network(48)];
+    assert_eq!(policy.rule("site").unwrap().parts(), parts);
+    let again: Policy = serde_json::from_value(serde_json::to_value(&policy).unwrap()).unwrap();
+    assert_eq!(again, policy);
+    for (key, word) in [
+        (r#"["network/0"]"#, "1 to 127"),
+        (r#"["network/128"]"#, "1 to 127"),
+        (r#"["network/x"]"#, "network/56"),
+        (r#"["address","network/48"]"#, "address twice"),
+        (r#"["network/56","network/48"]"#, "address twice"),
+    ] {
+        let file = file.replace(r#"["user","network/48"]"#, key);
+        let error = serde_json::from_str::<Policy>(&file)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("site") && error.contains(word),
+            "{key}: {error}"
+        );
+    }
 }
 
 #[test]
@@ -16,6 +48,8 @@ fn the_default_is_what_it_says() {
         .unwrap()
         .with_address_limit(limit(25, Period::hours(24)).blocked_for(Period::days(7)))
         .unwrap()
+        .with_rule(network(Rule::NETWORK_56, 56, 100))
+        .with_rule(network(Rule::NETWORK_48, 48, 400))
         .with_user_address_limit(limit(5, Period::hours(24)).blocked_for(Period::hours(24)))
         .unwrap();
     assert_eq!(Policy::default(), in_words);
@@ -63,13 +97,38 @@ fn a_bucket_and_a_counter_have_no_block_unless_they_say_so() {
         let without = words.clone().without_block().build();
         assert_eq!(words.clone().build(), without);
         let block = words.blocked_for(Period::hours(2)).build().unwrap();
-        assert_eq!(block.block().unwrap().lengths(), [Some(7_200_000)]);
+        assert_eq!(block.block(), Some(Period::hours(2)));
     }
     let usual = [1, 2, 4, 8, 16, 30, 60, 180, 300].map(Duration::from_secs);
     assert_eq!(
         Limit::backoff(usual).build(),
         Limit::default_backoff().build()
     );
+}
+
+#[test]
+fn the_numbers_of_a_limit_are_read_back() {
+    let growing = limit(30, Period::minutes(30)).as_token_bucket();
+    let growing = growing
+        .blocked_for(Period::hours(1))
+        .then_for(Period::Forever);
+    let growing = growing.again_within(Period::days(9)).build().unwrap();
+    assert_eq!(growing.algorithm(), Algorithm::TokenBucket);
+    assert_eq!(growing.max_attempts(), 30);
+    assert_eq!(growing.window(), Period::minutes(30));
+    assert_eq!(growing.block(), Some(Period::hours(1)));
+    assert!(growing.blocks().eq([Period::hours(1), Period::Forever]));
+    assert_eq!(growing.again_within(), Some(Period::days(9)));
+    assert_eq!(growing.waits().len(), 0);
+
+    let waits = [0, 0, 5].map(Duration::from_secs);
+    let backoff = Limit::backoff(waits).with_jitter(20).build().unwrap();
+    assert_eq!(backoff.algorithm(), Algorithm::Backoff);
+    assert_eq!(backoff.max_attempts(), 3);
+    assert_eq!(backoff.window(), Period::hours(24));
+    assert_eq!((backoff.block(), backoff.again_within()), (None, None));
+    assert!(backoff.waits().eq(waits));
+    assert_eq!(backoff.jitter(), 20);
 }
 
 #[test]
@@ -146,7 +205,7 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
         (
             address(limit(5, day).then_for(day).again_within(Period::Forever)),
             "address.again_within",
-            "for ever",
+            "forever",
         ),
         (
             address(limit(5, Period::Forever).as_token_bucket()),
@@ -250,7 +309,8 @@ fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
     for (result, part, why) in cases {
         let error = result.expect_err(part);
         assert_eq!(error.part(), part);
-        assert!(error.to_string().contains(why), "{error}");
+        assert!(error.reason().contains(why), "{error}");
+        assert!(error.to_string().contains(error.reason()), "{error}");
     }
 }
 
@@ -269,7 +329,7 @@ fn unusual() -> Policy {
                 limit(7, Period::days(1)).blocked_for(Period::Forever),
             )
             .unwrap()
-            .enabled(false),
+            .with_enabled(false),
         )
         .with_rule(
             Rule::new(
@@ -301,7 +361,7 @@ fn unusual() -> Policy {
                     .forgotten_after(Period::Forever),
             )
             .unwrap()
-            .exempting_known_addresses()
+            .with_known_addresses_exempt()
             .unwrap(),
         )
         .with_lease(Duration::from_secs(75))
@@ -432,6 +492,12 @@ fn what_is_wrong_in_a_file_is_said() {
     for (json, word) in [
         (rule(r#""limit":0,"within":"24h""#), "address.limit"),
         (rule(r#""limit":5,"within":"soon""#), "soon"),
+        (rule(r#""limit":5,"within":"soon""#), "address.within"),
+        (rule(r#""limit":5,"within":"soon""#), "7 days"),
+        (
+            rule(r#""algorithm":"backoff","waits":["1s","soon"]"#),
+            "address.waits",
+        ),
         (
             rule(r#""limit":5,"within":"24h","block":"0s""#),
             "address.block",
@@ -485,6 +551,7 @@ fn what_is_wrong_in_a_file_is_said() {
             "address.key",
         ),
         (r#"{"lease":"forever"}"#.to_owned(), "lease"),
+        (r#"{"lease":"soon"}"#.to_owned(), "lease: cannot read"),
         (r#"{"leese":"1s"}"#.to_owned(), "leese"),
     ] {
         let error = serde_json::from_str::<Policy>(&json)

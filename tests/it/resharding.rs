@@ -15,7 +15,7 @@ use crate::support::{Guessing, RedisCluster, closed, eventually, fail, ip, wait_
 /// While a slot moves, Redis decides on two counters only if it finds both; so somebody new has to
 /// wait until the slot has moved.
 fn builder() -> RedisStoreBuilder {
-    closed().deadline(Duration::from_secs(2))
+    closed().with_deadline(Duration::from_secs(2))
 }
 
 /// Moves slots as `redis-cli --cluster reshard` does.

@@ -95,17 +95,17 @@ async fn the_end_waits_for_what_redis_has_to_be_told_unless_it_never_will() {
     let reserve = async || limiter.reserve((ip("192.0.2.1"), "user")).await.unwrap();
     let attempt = reserve().await;
     proxy.fail(Fault::BlackHole);
-    limiter.settle(attempt, Outcome::Failure).await.unwrap();
+    attempt.settle(Outcome::Failure).await.unwrap();
     proxy.fail(Fault::None);
     limiter.all_settled().await.unwrap();
-    assert_eq!(store.status().owed, 0);
+    assert_eq!(store.status().pending, 0);
     let there = LoginLimiter::new(Policy::default(), redis.store().await);
     let report = there.check((ip("192.0.2.1"), "user")).await.unwrap();
     assert_eq!(report.remaining(), Some(4));
 
     let attempt = reserve().await;
     redis.kill();
-    limiter.settle(attempt, Outcome::Failure).await.unwrap();
+    attempt.settle(Outcome::Failure).await.unwrap();
     let error = limiter.all_settled().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Connection);
 }

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use redis::{ClientTlsConfig, TlsCertificates};
 use tower_login_rate_limit::{
     LoginLimiter, Policy,
-    store::{RedisStore, StoreError, StoreErrorKind},
+    store::{
+        RedisStore, StoreError, StoreErrorKind,
+        redis::{RedisStoreBuilder, install_crypto_provider},
+    },
 };
 
 use crate::support::{Authority, RedisCluster, RedisSentinel, RedisServer, fail, ip, refused};
@@ -17,15 +20,30 @@ async fn connect(
     url: impl AsRef<str>,
     certificates: Option<TlsCertificates>,
 ) -> Result<RedisStore, StoreError> {
-    let mut builder = RedisStore::builder().deadline(Duration::from_secs(20));
-    if let Some(certificates) = certificates {
-        builder = builder.certificates(certificates);
-    }
+    let builder = RedisStore::builder().with_deadline(Duration::from_secs(20));
+    let builder = match certificates {
+        Some(certificates) => with_certificates(builder, certificates),
+        None => builder,
+    };
+    install_crypto_provider();
     builder.connect(url).await
 }
 
+fn with_certificates(
+    mut builder: RedisStoreBuilder,
+    certificates: TlsCertificates,
+) -> RedisStoreBuilder {
+    if let Some(roots) = certificates.root_cert {
+        builder = builder.with_root_certificates(roots);
+    }
+    if let Some(client) = certificates.client_tls {
+        builder = builder.with_client_certificate(client.client_cert, client.client_key);
+    }
+    builder
+}
+
 async fn works(store: RedisStore) {
-    assert!(store.status().hears_of_unblocks);
+    assert!(store.status().is_subscribed);
     let limiter = LoginLimiter::new(Policy::strict(), store);
     fail(&limiter, ip(HOME), "user", 5).await;
     refused(limiter.reserve((ip(HOME), "user")).await);
@@ -102,7 +120,7 @@ async fn a_cluster_is_reached_over_tls() {
     let url = cluster.nodes[0].url().replace("://", "+cluster://");
     let store = connect(&url, Some(authority.known_and_client())).await;
     let store = store.unwrap();
-    assert!(store.status().hears_of_unblocks);
+    assert!(store.status().is_subscribed);
     let limiter = LoginLimiter::new(Policy::strict(), store);
     for i in 0..30 {
         fail(&limiter, ip(&format!("192.0.2.{i}")), "user", 1).await;
@@ -154,12 +172,13 @@ async fn sides_that_do_not_agree_on_tls_do_not_wait_for_long() {
     let plain = RedisServer::start();
     let tls = RedisServer::start_tls(authority.settings());
     let deadline = Duration::from_secs(1);
+    install_crypto_provider();
     for port in [plain.port(), tls.port()] {
         let is_plain = port == plain.port();
         let scheme = if is_plain { "rediss" } else { "redis" };
-        let mut builder = RedisStore::builder().deadline(deadline);
+        let mut builder = RedisStore::builder().with_deadline(deadline);
         if is_plain {
-            builder = builder.certificates(authority.known());
+            builder = with_certificates(builder, authority.known());
         }
         let started = Instant::now();
         let url = format!("{scheme}://127.0.0.1:{port}");
@@ -198,10 +217,10 @@ async fn what_can_not_be_safe_is_said_to_be_so() {
         ("unix:///redis.sock", known(), "rediss://"),
         ("redis+cluster://a,b", known(), "rediss+cluster://"),
         ("redis+sentinel://a,b/name", known(), "rediss+sentinel://"),
-        (tls, Some(root("")), "root_cert"),
-        (tls, Some(root("no PEM")), "root_cert"),
-        (tls, Some(root(broken)), "can't be used"),
-        (tls, Some(client("", "")), "client_cert"),
+        (tls, Some(root("")), "root certificates"),
+        (tls, Some(root("no PEM")), "root certificates"),
+        (tls, Some(root(broken)), "certificates are invalid"),
+        (tls, Some(client("", "")), "client certificate"),
         (tls, Some(client(certificate, "secret")), "key"),
     ] {
         let error = connect(url, certificates).await.expect_err(url);
@@ -210,7 +229,7 @@ async fn what_can_not_be_safe_is_said_to_be_so() {
         assert!(!error.to_string().contains("secret"), "{error}");
     }
     let client = redis::Client::open("redis://localhost").unwrap();
-    let builder = RedisStore::builder().certificates(authority.known());
+    let builder = with_certificates(RedisStore::builder(), authority.known());
     let error = builder.build_with_manager(client).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Config, "{error}");
 }

@@ -4,7 +4,8 @@ use std::{future::poll_fn, net::IpAddr, pin::Pin, sync::Arc, task::Poll, time::D
 
 use tokio::time::Instant;
 use tower_login_rate_limit::{
-    Attempt, KeyLimiter, Limit, LoginLimiter, Outcome, Period, Policy, Reason, ReserveError, Rule,
+    Attempt, KeyLimiter, Limit, LoginLimiter, Outcome, Part, Period, Policy, Reason, ReserveError,
+    Rule,
     clock::ManualClock,
     store::{
         RedisStore, StoreErrorKind,
@@ -29,7 +30,7 @@ struct App {
 
 impl App {
     async fn start(outage: Outage) -> Self {
-        Self::start_with(RedisStore::builder().outage(outage), Policy::default()).await
+        Self::start_with(RedisStore::builder().with_outage(outage), Policy::default()).await
     }
 
     async fn start_with(builder: RedisStoreBuilder, policy: Policy) -> Self {
@@ -47,7 +48,7 @@ impl App {
     /// Redis goes away, and this is noticed.
     async fn lose_redis(&self) {
         self.proxy.fail(Fault::BlackHole);
-        while !self.store.status().is_away {
+        while !self.store.status().is_degraded {
             let _ = self.limiter.check(ip("192.0.2.250")).await;
         }
     }
@@ -75,14 +76,14 @@ impl App {
 }
 
 async fn server(proxy: &Proxy, outage: Outage) -> (RedisStore, LoginLimiter) {
-    let builder = RedisStore::builder().outage(outage);
+    let builder = RedisStore::builder().with_outage(outage);
     let store = builder.connect(proxy.url()).await.unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store.clone());
     (store, limiter)
 }
 
 async fn all_told(store: &RedisStore) {
-    eventually(|| !store.status().is_away && store.status().owed == 0).await;
+    eventually(|| !store.status().is_degraded && store.status().pending == 0).await;
 }
 
 /// The answer, which must be there without waiting for anything.
@@ -103,7 +104,7 @@ async fn a_process_without_redis_goes_on_counting_and_tells_redis_afterwards() {
     // Three it had seen before.
     for _ in 0..2 {
         let attempt = at_once(app.limiter.reserve((ip(HOME), "user"))).await;
-        at_once(app.limiter.settle(attempt.unwrap(), Outcome::Failure))
+        at_once(attempt.unwrap().settle(Outcome::Failure))
             .await
             .unwrap();
     }
@@ -115,7 +116,7 @@ async fn a_process_without_redis_goes_on_counting_and_tells_redis_afterwards() {
         .await
         .unwrap();
     assert!(report.refusal().is_some());
-    assert!(app.store.status().decided_alone >= 3);
+    assert!(app.store.status().fallback_decisions >= 3);
 
     app.find_redis().await;
     let there = app.in_redis().await;
@@ -175,16 +176,16 @@ async fn attempts_under_way_when_redis_goes_or_comes_are_settled() {
     };
     let (lost, won) = (reserve("lost").await, reserve("won").await);
     app.lose_redis().await;
-    app.limiter.settle(lost, Outcome::Failure).await.unwrap();
-    app.limiter.settle(won, Outcome::Success).await.unwrap();
+    lost.settle(Outcome::Failure).await.unwrap();
+    won.settle(Outcome::Success).await.unwrap();
     let (lost, won) = (reserve("lost").await, reserve("won").await);
     let mfa = reserve("mfa").await;
     app.proxy.fail(Fault::None);
     // Those in flight.
-    eventually(|| !app.store.status().is_away && app.store.status().owed == 3).await;
-    app.limiter.settle(lost, Outcome::Failure).await.unwrap();
-    app.limiter.settle(won, Outcome::Success).await.unwrap();
-    app.limiter.settle(mfa, Outcome::MfaPending).await.unwrap();
+    eventually(|| !app.store.status().is_degraded && app.store.status().pending == 3).await;
+    lost.settle(Outcome::Failure).await.unwrap();
+    won.settle(Outcome::Success).await.unwrap();
+    mfa.settle(Outcome::MfaPending).await.unwrap();
     all_told(&app.store).await;
     assert_eq!(app.usage_in_redis("lost").await, 2);
     assert_eq!(app.usage_in_redis("won").await, 0);
@@ -200,8 +201,8 @@ async fn an_attempt_may_be_half_with_redis_and_half_without() {
     for (user, outcome, left) in [("lost", Outcome::Failure, 1), ("won", Outcome::Success, 0)] {
         let mut attempt = app.limiter.reserve(ip(HOME)).await.unwrap();
         app.lose_redis().await;
-        app.limiter.identify(&mut attempt, user).await.unwrap();
-        app.limiter.settle(attempt, outcome).await.unwrap();
+        attempt.identify(user).await.unwrap();
+        attempt.settle(outcome).await.unwrap();
         app.find_redis().await;
         assert_eq!(app.usage_in_redis(user).await, left, "{user}");
         let report = app.in_redis().await.check(ip(HOME)).await.unwrap();
@@ -234,9 +235,9 @@ async fn the_moment_when_redis_is_back_is_no_amnesty() {
     }
     fail(&app.limiter, ip(HOME), "user", 5).await;
     app.proxy.fail(Fault::None);
-    eventually(|| !app.store.status().is_away).await;
+    eventually(|| !app.store.status().is_degraded).await;
     let mut asked = 0;
-    while app.store.status().owed > 0 {
+    while app.store.status().pending > 0 {
         refused(app.limiter.reserve((ip(HOME), "user")).await);
         asked += 1;
         tokio::task::yield_now().await;
@@ -289,7 +290,10 @@ async fn closed_means_an_error_at_once_and_nothing_kept() {
         match at_once(app.limiter.reserve((ip(HOME), "user"))).await {
             Err(ReserveError::Store(error)) => {
                 assert_eq!(error.kind(), StoreErrorKind::Timeout, "{error}");
-                assert!(error.to_string().contains("not asked"), "{error}");
+                assert!(
+                    error.to_string().contains("circuit breaker is open"),
+                    "{error}"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -308,12 +312,10 @@ async fn open_means_admitted_and_counted_as_such() {
         let attempt = at_once(app.limiter.reserve((ip(HOME), "user")))
             .await
             .unwrap();
-        at_once(app.limiter.settle(attempt, Outcome::Failure))
-            .await
-            .unwrap();
+        at_once(attempt.settle(Outcome::Failure)).await.unwrap();
         assert_eq!(app.store.status().admitted_uncounted, i);
     }
-    app.limiter.settle(half, Outcome::Failure).await.unwrap();
+    half.settle(Outcome::Failure).await.unwrap();
     app.find_redis().await;
     assert_eq!(app.usage_in_redis("user").await, 4);
     assert_eq!(app.usage_in_redis("half").await, 1);
@@ -323,14 +325,14 @@ async fn open_means_admitted_and_counted_as_such() {
 
 #[tokio::test]
 async fn too_much_to_remember_is_an_error_and_not_a_permission() {
-    let builder = RedisStore::builder().fallback_capacity(20);
-    let store = builder.connect_later("redis://127.0.0.1:1").unwrap();
+    let builder = RedisStore::builder().with_fallback_capacity(20);
+    let store = builder.connect_lazy("redis://127.0.0.1:1").unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store);
     let mut full = 0;
     for i in 0..40_u32 {
         let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
         match limiter.reserve((address, "user")).await {
-            Ok(attempt) => limiter.settle(attempt, Outcome::Failure).await.unwrap(),
+            Ok(attempt) => attempt.settle(Outcome::Failure).await.unwrap(),
             Err(ReserveError::Store(error)) => {
                 assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
                 full += 1;
@@ -440,10 +442,7 @@ async fn nobody_waits_for_longer_than_the_deadline() {
             let waited = started.elapsed();
             tokio::time::resume();
             if let Ok(attempt) = attempt {
-                app.limiter
-                    .settle(attempt, Outcome::NotAnAttempt)
-                    .await
-                    .unwrap();
+                attempt.settle(Outcome::NotAnAttempt).await.unwrap();
             }
             assert!(waited <= DEADLINE + Duration::from_millis(50), "{waited:?}");
         }
@@ -467,7 +466,7 @@ async fn redis_is_asked_again_within_two_seconds() {
         for _ in 0..3 {
             let app = App::start(Outage::Closed).await;
             app.proxy.fail(fault.clone());
-            while !app.store.status().is_away {
+            while !app.store.status().is_degraded {
                 let _ = app.limiter.check(ip(HOME)).await;
             }
             app.proxy.fail(Fault::None);
@@ -493,7 +492,7 @@ async fn one_call_probes_and_not_all() {
     while started.elapsed() < Duration::from_secs(2) {
         for _ in 0..100 {
             let attempt = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
-            app.limiter.settle(attempt, Outcome::Success).await.unwrap();
+            attempt.settle(Outcome::Success).await.unwrap();
             asked += 1;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -553,7 +552,7 @@ async fn attempts_in_flight_with_redis_count_without_it() {
         assert_eq!(refusal.reason(), Reason::Busy);
     }
     for attempt in in_flight {
-        app.limiter.settle(attempt, Outcome::Failure).await.unwrap();
+        attempt.settle(Outcome::Failure).await.unwrap();
     }
     let refusal = refused(app.limiter.reserve((ip(HOME), "user")).await);
     assert_eq!(refusal.reason(), Reason::Blocked);
@@ -582,7 +581,7 @@ async fn late_failures_erase_nothing() {
     };
     guess("user").await;
     for attempt in late {
-        app.limiter.settle(attempt, Outcome::Failure).await.unwrap();
+        attempt.settle(Outcome::Failure).await.unwrap();
         guess("user").await;
     }
     for i in 0..30 {
@@ -597,8 +596,8 @@ async fn a_user_who_turns_out_to_be_another_one_is_told_of() {
     app.lose_redis().await;
     for _ in 0..3 {
         let mut attempt = app.limiter.reserve((ip(HOME), "alias")).await.unwrap();
-        app.limiter.identify(&mut attempt, "user").await.unwrap();
-        app.limiter.settle(attempt, Outcome::Failure).await.unwrap();
+        attempt.identify("user").await.unwrap();
+        attempt.settle(Outcome::Failure).await.unwrap();
     }
     app.find_redis().await;
     assert_eq!(app.both_in_redis("user").await, (3, 3));
@@ -611,10 +610,10 @@ async fn a_known_block_holds_when_making_sure_fails() {
     for outage in [Outage::Fallback, Outage::Open, Outage::Closed] {
         let clock = Arc::new(ManualClock::at(START));
         let builder = RedisStore::builder()
-            .clock(Arc::clone(&clock))
-            .outage(outage);
+            .with_clock(Arc::clone(&clock))
+            .with_outage(outage);
         let app = App::start_with(builder, Policy::default()).await;
-        let elsewhere = app.redis.builder().clock(Arc::clone(&clock));
+        let elsewhere = app.redis.builder().with_clock(Arc::clone(&clock));
         let elsewhere = elsewhere.connect(app.redis.url()).await.unwrap();
         fail(
             &LoginLimiter::new(Policy::default(), elsewhere),
@@ -641,7 +640,7 @@ async fn a_success_overtakes_what_is_still_to_be_told() {
     }
     fail(&app.limiter, ip(HOME), "user", 4).await;
     app.proxy.fail(Fault::None);
-    eventually(|| !app.store.status().is_away).await;
+    eventually(|| !app.store.status().is_degraded).await;
     attempt(&app.limiter, ip(HOME), "user", Outcome::Success)
         .await
         .unwrap();
@@ -690,7 +689,7 @@ async fn a_success_after_its_lease_is_a_success() {
     let late = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
     app.find_redis().await;
     assert_eq!(app.both_in_redis("user").await, (1, 1));
-    app.limiter.settle(late, Outcome::Success).await.unwrap();
+    late.settle(Outcome::Success).await.unwrap();
     assert_eq!(app.both_in_redis("user").await, (0, 0));
 }
 
@@ -720,21 +719,18 @@ async fn the_owner_at_a_known_address_is_exempt_without_redis() {
 /// A process that has no room left to decide alone does as Redis says, as long as that answers.
 #[tokio::test]
 async fn without_room_redis_decides() {
-    let builder = RedisStore::builder().fallback_capacity(6);
+    let builder = RedisStore::builder().with_fallback_capacity(6);
     let app = App::start_with(builder, Policy::default()).await;
     app.lose_redis().await;
     let in_flight = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
     app.proxy.fail(Fault::None);
-    eventually(|| !app.store.status().is_away).await;
+    eventually(|| !app.store.status().is_degraded).await;
     for i in 0..20_u32 {
         let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
         fail(&app.limiter, address, "user", 5).await;
         refused(app.limiter.reserve((address, "user")).await);
     }
-    app.limiter
-        .settle(in_flight, Outcome::Failure)
-        .await
-        .unwrap();
+    in_flight.settle(Outcome::Failure).await.unwrap();
     app.find_redis().await;
     assert_eq!(app.usage_in_redis("user").await, 1);
 }
@@ -742,7 +738,7 @@ async fn without_room_redis_decides() {
 /// Failures from many addresses do not use up what honest people need in an outage.
 #[tokio::test]
 async fn half_of_the_room_is_kept_for_outages() {
-    let builder = RedisStore::builder().fallback_capacity(100);
+    let builder = RedisStore::builder().with_fallback_capacity(100);
     let app = App::start_with(builder, Policy::default()).await;
     for i in 0..200_u32 {
         let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
@@ -761,8 +757,8 @@ async fn half_of_the_room_is_kept_for_outages() {
 #[tokio::test]
 async fn open_stays_open() {
     let builder = RedisStore::builder()
-        .outage(Outage::Open)
-        .fallback_capacity(3);
+        .with_outage(Outage::Open)
+        .with_fallback_capacity(3);
     let app = App::start_with(builder, Policy::default()).await;
     let three = Limit::attempts(3).within(Period::hours(1)).without_block();
     let mails = KeyLimiter::new("mail", three, app.store.clone()).unwrap();
@@ -783,10 +779,10 @@ async fn a_server_that_hangs_is_told_when_it_wakes_up() {
     let success = limiter.reserve((ip(HOME), "user")).await.unwrap();
     let node = &cluster.nodes[cluster.serving(HOME)];
     node.pause();
-    limiter.settle(success, Outcome::Success).await.unwrap();
+    success.settle(Outcome::Success).await.unwrap();
     let started = std::time::Instant::now();
     while started.elapsed() < Duration::from_secs(16) {
-        assert_eq!(store.status().owed, 1);
+        assert_eq!(store.status().pending, 1);
         // The others answer.
         let _ = limiter.check(ip("192.0.2.2")).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -800,7 +796,7 @@ async fn a_server_that_hangs_is_told_when_it_wakes_up() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_a_store_that_is_dropped() {
     let store = RedisStore::builder()
-        .connect_later("redis://127.0.0.1:1")
+        .connect_lazy("redis://127.0.0.1:1")
         .unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store);
     fail(&limiter, ip(HOME), "user", 1).await;
@@ -822,7 +818,7 @@ async fn who_was_unblocked_elsewhere_is_not_blocked_without_redis() {
     fail(&app.limiter, ip(HOME), "user", 5).await;
     refused(app.limiter.reserve((ip(HOME), "user")).await);
     elsewhere.unblock((ip(HOME), "user")).await.unwrap();
-    let heard = || app.store.status().refused_from_memory;
+    let heard = || app.store.status().cached_refusals;
     let before = heard();
     // Heard when it is no longer refused from memory.
     while app.limiter.reserve((ip(HOME), "user")).await.is_err() {
@@ -855,7 +851,7 @@ async fn who_hangs_up_while_redis_hangs_has_not_failed() {
         let user = format!("person {person}");
         let reserving = app.limiter.reserve((ip(HOME), &*user));
         if let Ok(attempt) = tokio::time::timeout(Duration::from_millis(5), reserving).await {
-            let settled = app.limiter.settle(attempt.unwrap(), Outcome::NotAnAttempt);
+            let settled = attempt.unwrap().settle(Outcome::NotAnAttempt);
             settled.await.unwrap();
         }
     }
@@ -871,7 +867,7 @@ async fn a_slow_redis_is_asked_again() {
     let app = App::start(Outage::Fallback).await;
     app.lose_redis().await;
     app.proxy.fail(Fault::Slow(Duration::from_millis(120)));
-    eventually(|| !app.store.status().is_away).await;
+    eventually(|| !app.store.status().is_degraded).await;
 }
 
 /// The server of a cluster that has the account refuses to write when somebody has logged in. It is told
@@ -906,7 +902,7 @@ async fn half_of_a_success_is_told_later() {
     let (node, user) = found.expect("one elsewhere");
     let success = limiter.reserve((ip(HOME), &*user)).await.unwrap();
     cluster.nodes[node].pause();
-    limiter.settle(success, Outcome::Success).await.unwrap();
+    success.settle(Outcome::Success).await.unwrap();
     cluster.nodes[node].resume();
     all_told(&store).await;
     let report = limiter.check((ip("192.0.2.99"), &*user)).await.unwrap();
@@ -925,10 +921,10 @@ async fn a_success_takes_back_a_failure_that_redis_had_in_flight() {
             let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
             fail(&app.limiter, address, "somebody", 1).await;
         }
-        app.limiter.settle(first, Outcome::Failure).await.unwrap();
+        first.settle(Outcome::Failure).await.unwrap();
         if is_back {
             app.proxy.fail(Fault::None);
-            eventually(|| !app.store.status().is_away).await;
+            eventually(|| !app.store.status().is_degraded).await;
         }
         attempt(&app.limiter, ip(HOME), "user", Outcome::Success)
             .await
@@ -958,7 +954,96 @@ async fn a_success_after_its_lease_takes_back_what_was_before_it() {
     app.lose_redis().await;
     let late = app.limiter.reserve((ip(HOME), "user")).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    app.limiter.settle(late, Outcome::Success).await.unwrap();
+    late.settle(Outcome::Success).await.unwrap();
     app.find_redis().await;
     assert_eq!(app.both_in_redis("user").await, (0, 0));
+}
+
+/// An unblock through another server reaches one that has seen the failures and refused no one.
+#[tokio::test]
+async fn an_unblock_elsewhere_reaches_the_fallback_of_a_server_that_cached_no_block() {
+    let app = App::start(Outage::Fallback).await;
+    let (_, elsewhere) = server(&app.proxy, Outage::Fallback).await;
+    fail(&app.limiter, ip(HOME), "user", 5).await;
+    elsewhere.unblock((ip(HOME), "user")).await.unwrap();
+    // The invalidation arrives within a moment.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    app.lose_redis().await;
+    fail(&app.limiter, ip(HOME), "user", 5).await;
+    refused(app.limiter.reserve((ip(HOME), "user")).await);
+}
+
+/// Probes of a server that hangs are no pending writes.
+#[tokio::test]
+async fn probes_of_a_server_that_hangs_leave_nothing_in_the_journal() {
+    let app = App::start(Outage::Fallback).await;
+    app.redis.pause();
+    while !app.store.status().is_degraded {
+        let _ = app.limiter.check(ip("192.0.2.250")).await;
+    }
+    let before = app.store.status().pending;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    app.redis.resume();
+    assert_eq!(app.store.status().pending, before);
+    all_told(&app.store).await;
+}
+
+/// A policy without rules by user: identifying one asks Redis nothing, and proves nothing about it.
+#[tokio::test]
+async fn identifying_without_a_rule_by_user_does_not_keep_the_breaker_closed() {
+    let a_day = Limit::attempts(25).within(Period::days(1));
+    let rule = Rule::new(Rule::ADDRESS, [Part::Address], a_day).unwrap();
+    let policy = Policy::new([rule]).unwrap();
+    let app = App::start_with(RedisStore::builder(), policy).await;
+    app.proxy.fail(Fault::BlackHole);
+    for i in 0..12 {
+        let mut attempt = app.limiter.reserve(ip(HOME)).await.unwrap();
+        attempt.identify(&format!("user {i}")).await.unwrap();
+        attempt.settle(Outcome::NotAnAttempt).await.unwrap();
+    }
+    assert!(app.store.status().is_degraded);
+}
+
+/// A client hangs up while its user is being identified: no password was checked.
+#[tokio::test]
+async fn identifying_that_is_dropped_leaves_no_failure() {
+    let app = App::start(Outage::Fallback).await;
+    for polls in 1..12 {
+        let mut attempt = app.limiter.reserve(ip(HOME)).await.unwrap();
+        {
+            let mut identified = Box::pin(attempt.identify("user"));
+            for _ in 0..polls {
+                let patience = Duration::from_micros(30);
+                if tokio::time::timeout(patience, &mut identified)
+                    .await
+                    .is_ok()
+                {
+                    break;
+                }
+            }
+        }
+        attempt.settle(Outcome::NotAnAttempt).await.unwrap();
+    }
+    app.limiter.all_settled().await.unwrap();
+    eventually(|| app.redis.keys().is_empty()).await;
+}
+
+/// Parallel failures are all in the fallback when Redis goes away, also those of one millisecond.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn parallel_failures_of_one_millisecond_count_in_the_fallback() {
+    let app = App::start(Outage::Fallback).await;
+    let five = Limit::attempts(5).within(Period::hours(1)).without_block();
+    let codes = KeyLimiter::new("code", five, app.store.clone()).unwrap();
+    for key in 0..200 {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let codes = codes.clone();
+            tasks.spawn(async move { codes.reserve(format!("key {key}")).await.unwrap() });
+        }
+        tasks.join_all().await;
+    }
+    app.lose_redis().await;
+    for key in 0..200 {
+        refused(codes.reserve(format!("key {key}")).await);
+    }
 }

@@ -1,7 +1,9 @@
 //! Counts the instructions of the paths that every login takes, which noise does not touch, and fails if
 //! there are many more than `instructions.txt` says.
 //!
-//! `--write` writes that file anew: for a change that is worth it, and for another compiler.
+//! `--write` writes that file anew: for a change that is worth it, and for another compiler. `--count` with
+//! names of paths prints a line `name count` for each. With the feature `peers` there are more paths, of the
+//! layers that are compared; they are not in the file.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +14,8 @@ use std::{
     process::{Command, ExitCode},
 };
 
+#[cfg(feature = "peers")]
+use benches::services::{BLOCKED, HOT};
 use http::{Request, Response};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -52,13 +56,44 @@ const PATHS: [Path; 6] = [
     }),
 ];
 
+/// The layers that are compared, each around the same service.
+#[cfg(feature = "peers")]
+const PEERS: [Path; 6] = [
+    ("login-without-layer", |runtime, times| {
+        peers::logins(runtime, times, HOT, service_fn(peers::nothing));
+    }),
+    ("login-passed", |runtime, times| {
+        let service = peers::ours(runtime).layer(service_fn(peers::nothing));
+        peers::logins(runtime, times, HOT, service);
+    }),
+    ("login-passed-governor", |runtime, times| {
+        let service = peers::by_address().layer(service_fn(peers::nothing));
+        peers::logins(runtime, times, HOT, service);
+    }),
+    ("login-passed-two-governors", |runtime, times| {
+        let by_user = peers::by_user().layer(service_fn(peers::nothing));
+        peers::logins(runtime, times, HOT, peers::by_address().layer(by_user));
+    }),
+    ("login-refused", |runtime, times| {
+        let service = peers::ours(runtime).layer(service_fn(peers::nothing));
+        peers::logins(runtime, times, BLOCKED, service);
+    }),
+    ("login-refused-governor", |runtime, times| {
+        let service = peers::used_up(runtime).layer(service_fn(peers::nothing));
+        peers::logins(runtime, times, BLOCKED, service);
+    }),
+];
+#[cfg(not(feature = "peers"))]
+const PEERS: [Path; 0] = [];
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => check(),
         ["--write"] => write(),
+        ["--count", ref paths @ ..] => print(paths),
         [path, times] => take(path, times),
-        _ => fail("say nothing, or --write"),
+        _ => fail("the arguments are none, --write, or --count and names of paths"),
     }
 }
 
@@ -68,12 +103,23 @@ fn fail(why: &str) -> ExitCode {
 }
 
 fn take(path: &str, times: &str) -> ExitCode {
-    let known = PATHS.iter().find(|(name, _)| *name == path);
+    let mut paths = PATHS.iter().chain(&PEERS);
+    let known = paths.find(|(name, _)| *name == path);
     let (Some((_, take)), Ok(times)) = (known, times.parse()) else {
         return fail("no such path");
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     take(&runtime.expect("a runtime"), times);
+    ExitCode::SUCCESS
+}
+
+fn print(paths: &[&str]) -> ExitCode {
+    for path in paths {
+        match count(path) {
+            Ok(count) => println!("{path} {count}"),
+            Err(why) => return fail(&why),
+        }
+    }
     ExitCode::SUCCESS
 }
 
@@ -127,9 +173,11 @@ fn check() -> ExitCode {
 /// Instructions each time that this path is taken.
 fn count(path: &str) -> Result<u64, String> {
     let program = env::current_exe().map_err(|error| error.to_string())?;
+    let is_peer = PEERS.iter().any(|(name, _)| *name == path);
     let run = |times: u64| {
         let output = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .args(is_peer.then_some("--toggle-collect=*instructions*peers*counted*"))
             .arg(&program)
             .args([path, &times.to_string()])
             .output()
@@ -144,7 +192,57 @@ fn count(path: &str) -> Result<u64, String> {
         let collected = collected.and_then(|(_, count)| count.trim().parse::<u64>().ok());
         collected.ok_or_else(|| format!("valgrind counted nothing: {said}"))
     };
-    Ok((run(TIMES * 3)? - run(TIMES)?) / (TIMES * 2))
+    let (more, less) = (run(TIMES * 3)?, run(TIMES)?);
+    let counted = more.checked_sub(less).filter(|counted| *counted > 0);
+    let counted = counted.ok_or_else(|| format!("{path}: {less} instructions, then {more}"))?;
+    Ok(counted / (TIMES * 2))
+}
+
+#[cfg(feature = "peers")]
+mod peers {
+    use std::{convert::Infallible, hint::black_box, net::IpAddr};
+
+    use axum::body::Body;
+    use benches::services::{Governor, USER, UserKeyExtractor, request, roomy};
+    pub use benches::services::{nothing, ours, used_up};
+    use http::{Request, Response};
+    use tokio::runtime::Runtime;
+    use tower::{Service, ServiceExt};
+    use tower_governor::key_extractor::PeerIpKeyExtractor;
+
+    pub fn by_address() -> Governor<PeerIpKeyExtractor> {
+        roomy(PeerIpKeyExtractor)
+    }
+
+    pub fn by_user() -> Governor<UserKeyExtractor> {
+        roomy(UserKeyExtractor)
+    }
+
+    pub fn logins<S, B>(runtime: &Runtime, times: u64, address: IpAddr, mut service: S)
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    {
+        counted(&mut || {
+            for _ in 0..times {
+                let request = request(address, USER);
+                runtime.block_on(async {
+                    let Ok(service) = service.ready().await;
+                    let Ok(response) = service.call(request).await;
+                    assert_eq!(response.status().is_success(), address == super::HOT);
+                    black_box(response);
+                });
+            }
+        });
+    }
+
+    /// Valgrind counts in here only: governor calibrates a clock before, which takes some time and not some
+    /// number of instructions.
+    #[inline(never)]
+    fn counted(work: &mut dyn FnMut()) {
+        work();
+        // Not a tail call, which would not return here.
+        black_box(());
+    }
 }
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -157,7 +255,7 @@ fn limiter() -> LoginLimiter {
 fn attempt(runtime: &Runtime, limiter: &LoginLimiter, address: IpAddr, outcome: Outcome) {
     runtime.block_on(async {
         let attempt = limiter.reserve((address, USER)).await.expect("admitted");
-        limiter.settle(attempt, outcome).await.expect("settled");
+        attempt.settle(outcome).await.expect("settled");
     });
 }
 
@@ -167,16 +265,13 @@ fn block(runtime: &Runtime, limiter: &LoginLimiter) {
     }
 }
 
-/// Each from another address, so that none is refused.
+/// From [`TIMES`] addresses in turn, so that none is refused. What makes their counters grow is thus done
+/// once and not counted: how often a table grows depends on secrets that are drawn for each process.
 fn log_in(runtime: &Runtime, times: u64, outcome: Outcome) {
     let limiter = limiter();
     for i in 0..times {
-        attempt(
-            runtime,
-            &limiter,
-            IpAddr::from((i as u32).to_be_bytes()),
-            outcome,
-        );
+        let address = IpAddr::from(((i % TIMES) as u32).to_be_bytes());
+        attempt(runtime, &limiter, address, outcome);
     }
 }
 
@@ -191,7 +286,7 @@ fn refused(runtime: &Runtime, times: u64) {
 
 fn layer(limiter: LoginLimiter) -> LoginRateLimitLayer {
     LoginRateLimitLayer::new(limiter)
-        .with_user(Header("x-user".parse().expect("a name")))
+        .with_user(Header::new("x-user".parse().expect("a name")))
         .with_classifier(ByStatus)
 }
 

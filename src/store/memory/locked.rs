@@ -4,18 +4,13 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
-use super::{
-    fingerprint::Fingerprint,
-    table::{Entry, Room, Table},
-};
+use super::table::{Entry, Room, Table};
 use crate::{
     Address, KnownAddresses, Limit, Token,
     algorithm::{Counter, Millis, Standing, State},
     clock::to_millis,
-    store::{KnownAddress, Slot, Standings},
+    store::{Key, Slot, Standings},
 };
-
-pub(super) const SHARDS: usize = 64;
 
 /// What shares a lock: the counters of some addresses.
 #[derive(Default)]
@@ -28,12 +23,12 @@ impl Shard {
     /// The addresses kept under this key, the newest first.
     pub(super) fn known(
         &self,
-        key: Fingerprint,
+        key: &Key<'_>,
         keep: KnownAddresses,
         now: Millis,
     ) -> impl Iterator<Item = Address> {
         let kept_for = to_millis(keep.kept_for());
-        let entries = self.known.get(key).into_iter();
+        let entries = self.known.get(key.fingerprint.id).into_iter();
         entries
             .flat_map(|entry| &entry.value)
             .filter(move |(at, _)| at.saturating_add(kept_for) > now)
@@ -42,24 +37,37 @@ impl Shard {
     }
 }
 
-/// Where the counters of some slots are.
-pub(super) struct Keys {
-    pub(super) counters: SmallVec<[Fingerprint; 3]>,
-    /// Which slot makes an exception for addresses, and where those are.
-    pub(super) known: SmallVec<[(usize, Fingerprint); 1]>,
+/// Shards that are held until dropped, by number.
+pub(super) struct Shards<'a> {
+    /// The only one for nearly all calls.
+    pub(super) first: (usize, MutexGuard<'a, Shard>),
+    pub(super) others: Vec<(usize, MutexGuard<'a, Shard>)>,
 }
 
-/// Shards that are held until dropped.
-pub(super) enum Shards<'a> {
-    /// As for nearly all calls.
-    One(MutexGuard<'a, Shard>),
-    /// By number, each once.
-    Many(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>),
+impl Shards<'_> {
+    #[inline]
+    fn of(&self, key: &Key<'_>) -> &Shard {
+        let is_here = |(number, _): &&(usize, _)| *number == key.fingerprint.shard;
+        let first = Some(&self.first).filter(is_here);
+        let found = first.or_else(|| self.others.iter().find(is_here));
+        &found.unwrap_or(&self.first).1
+    }
+
+    #[inline]
+    fn of_mut(&mut self, key: &Key<'_>) -> &mut Shard {
+        let is_here = |(number, _): &(usize, _)| *number == key.fingerprint.shard;
+        if !is_here(&self.first)
+            && let Some(i) = self.others.iter().position(is_here)
+        {
+            return &mut self.others[i].1;
+        }
+        debug_assert!(is_here(&self.first), "a shard that is not held");
+        &mut self.first.1
+    }
 }
 
 /// The counters of some slots, held until dropped.
 pub(super) struct Locked<'a> {
-    pub(super) keys: &'a Keys,
     pub(super) shards: Shards<'a>,
     pub(super) room: &'a Room,
     pub(super) now: Millis,
@@ -76,17 +84,20 @@ impl Locked<'_> {
         slots: &[Slot<'_>],
         standings: &mut Standings,
     ) -> Option<()> {
-        self.prepare();
+        self.prepare(slots.len());
         let now = self.now;
         let (mut is_refused, mut is_stale, mut new) = (false, false, 0);
-        for (i, slot) in slots.iter().enumerate() {
-            let counter = self.counter(i);
-            let standing = self.standing(i, slot, counter);
-            if let Some(counter) = counter {
-                // An attempt that is here already is let through: its first reply may have been lost.
+        for slot in slots {
+            let counter = self.counter(slot);
+            let standing = self.standing(slot, counter);
+            if let Some(counter) = counter
+                && !counter.is_vacant()
+            {
+                // An attempt that is present is admitted: its first reply may have been lost.
                 is_refused |= standing.refuses() && !counter.value.holds(token);
-                is_stale |= slot.limit.adds_up() || !is_kept(&standing, slot.limit, counter, now);
-            } else if standing.state != State::Exempt && !self.came_before(i, standings) {
+                is_stale |=
+                    slot.limit.aggregates() || !is_kept(&standing, slot.limit, counter, now);
+            } else if is_first(slot, &standing, slots, standings) {
                 new += 1;
             }
             standings.push(standing);
@@ -97,23 +108,22 @@ impl Locked<'_> {
             }
             return Some(());
         }
-
         if !self.room.take(new) {
             standings.clear();
             return None;
         }
-        for (i, (slot, standing)) in slots.iter().zip(standings.as_mut()).enumerate() {
+        for (slot, standing) in slots.iter().zip(standings.as_mut()) {
             if standing.state != State::Exempt {
-                let counter = self.counter_or_new(i);
-                *standing = counter.value.admit(slot.limit, token, lease, now);
-                counter.expires = expires(&counter.value, slot.limit, now);
+                *standing =
+                    self.write(slot, |counter| counter.admit(slot.limit, token, lease, now));
             }
         }
         Some(())
     }
 
-    /// Writes an attempt that was admitted elsewhere, where counters stood like this with it. If those
-    /// here knew of more, some of what was made `by` then no longer counts. `None` if there is no room.
+    /// Writes an attempt that another store admitted, whose counters then stood like `standings`. If those
+    /// here count more, the oldest failures made `by` then are dropped: the other store no longer counts
+    /// them. `None` if the capacity is reached.
     #[cfg(feature = "redis")]
     pub(super) fn follow(
         &mut self,
@@ -121,193 +131,198 @@ impl Locked<'_> {
         lease: Millis,
         slots: &[Slot<'_>],
         standings: &Standings,
-        by: Option<Millis>,
+        by: Millis,
     ) -> Option<()> {
-        self.prepare();
         let now = self.now;
-        let counts = |(i, _): &(usize, _)| standings[*i].state != State::Exempt;
-        let counting = slots.iter().enumerate().filter(counts);
-        let is_new =
-            |(i, _): &(usize, _)| self.counter(*i).is_none() && !self.came_before(*i, standings);
-        if !self.room.take(counting.clone().filter(is_new).count()) {
+        if !self.take_room(slots, standings) {
             return None;
         }
-        for (i, slot) in counting {
-            let there = standings[i].usage;
-            let counter = self.counter_or_new(i);
-            if let Some(by) = by
-                && counter.value.standing(slot.limit, now).usage >= there
-            {
-                // Without what was admitted since.
-                let here = counter.value.failed_by(by).standing(slot.limit, now).usage;
-                let more = here.saturating_add(1).saturating_sub(there);
-                counter.value.forget_oldest(more as usize, by);
-            }
-            counter.value.admit(slot.limit, token, lease, now);
-            counter.expires = expires(&counter.value, slot.limit, now);
+        // What failed in the same millisecond may be newer than the reply, which then does not include it.
+        let by = by.saturating_sub(1);
+        for (slot, standing) in counting(slots, standings) {
+            let there = standing.usage;
+            self.write(slot, |counter| {
+                if counter.standing(slot.limit, now).usage >= there {
+                    let (failed, later) = counter.split(by);
+                    let failed: Vec<_> = failed.iter().map(|entry| entry.token()).collect();
+                    let later: Vec<_> = later.iter().map(|entry| entry.token()).collect();
+                    let mut before = counter.clone();
+                    before.cancel_all(&later);
+                    let here = before.standing(slot.limit, now).usage;
+                    let excess = here.saturating_add(1).saturating_sub(there) as usize;
+                    if excess > failed.len() && slot.limit.aggregates() {
+                        counter.clean_up(&[], by);
+                    } else {
+                        counter.cancel_all(&failed[..excess.min(failed.len())]);
+                    }
+                }
+                counter.admit(slot.limit, token, lease, now);
+            });
         }
         Some(())
     }
 
-    /// Makes ready for new counters. Whatever is found after this stays until the locks are released.
+    /// Writes a failure that was decided elsewhere, `ago` before now. Returns in how many counters it
+    /// was new; `None` if there is no room for new counters.
+    pub(super) fn record(
+        &mut self,
+        token: Token,
+        slots: &[Slot<'_>],
+        ago: Millis,
+    ) -> Option<usize> {
+        let (now, standings) = (self.now, self.check(slots));
+        if !self.take_room(slots, &standings) {
+            return None;
+        }
+        let recorded = counting(slots, &standings).filter(|(slot, _)| {
+            let at = now.saturating_sub(ago);
+            self.write(slot, |counter| counter.record(slot.limit, token, at, now))
+        });
+        Some(recorded.count())
+    }
+
+    /// Prepares for this many new counters. What is present afterwards stays until the locks are released.
     #[inline]
-    fn prepare(&mut self) {
-        let (now, room, new) = (self.now, self.room, self.keys.counters.len());
-        match &mut self.shards {
-            Shards::One(shard) => shard.counters.prepare(new, now, room),
-            Shards::Many(shards) => {
-                for (_, shard) in shards {
-                    shard.counters.prepare(new, now, room);
-                }
-            }
+    fn prepare(&mut self, new: usize) {
+        let Shards { first, others } = &mut self.shards;
+        first.1.counters.prepare(new, self.now, self.room);
+        for (_, shard) in others {
+            shard.counters.prepare(new, self.now, self.room);
         }
     }
 
-    /// Whether a slot before this one, which stands like this, counts in the same counter.
-    #[inline]
-    fn came_before(&self, i: usize, standings: &[Standing]) -> bool {
-        let keys = &self.keys.counters;
-        let counts = |before: usize| standings[before].state != State::Exempt;
-        (0..i).any(|before| keys[before] == keys[i] && counts(before))
+    /// Takes the room for the new ones among the counters in which an attempt with these standings counts.
+    /// Returns whether there is enough.
+    fn take_room(&mut self, slots: &[Slot<'_>], standings: &[Standing]) -> bool {
+        self.prepare(slots.len());
+        let is_new = |i: &usize| {
+            self.counter(&slots[*i]).is_none_or(Entry::is_vacant)
+                && is_first(&slots[*i], &standings[*i], slots, &standings[..*i])
+        };
+        self.room.take((0..slots.len()).filter(is_new).count())
     }
 
     pub(super) fn check(&self, slots: &[Slot<'_>]) -> Standings {
-        let standing = |(i, slot)| self.standing(i, slot, self.counter(i));
-        slots.iter().enumerate().map(standing).collect()
+        let standing = |slot| self.standing(slot, self.counter(slot));
+        slots.iter().map(standing).collect()
     }
 
     /// How the counter of a slot stands.
     #[inline]
-    fn standing(&self, i: usize, slot: &Slot<'_>, counter: Option<&Entry<Counter>>) -> Standing {
+    fn standing(&self, slot: &Slot<'_>, counter: Option<&Entry<Counter>>) -> Standing {
         let mut standing = match counter {
             Some(counter) => counter.value.standing(slot.limit, self.now),
             None => Counter::default().standing(slot.limit, self.now),
         };
-        if let Some(exception) = &slot.unless_known
-            && self.is_exempt(i, exception)
-        {
-            standing.state = State::Exempt;
+        if let Some(exception) = &slot.unless_known {
+            let key = slot.key.known_addresses(exception.kind);
+            let mut known = self.shards.of(&key).known(&key, exception.keep, self.now);
+            if known.any(|address| address == exception.address) {
+                standing.state = State::Exempt;
+            }
         }
         standing
     }
 
-    fn is_exempt(&self, i: usize, exception: &KnownAddress<'_>) -> bool {
-        let known = self.keys.known.iter().find(|(of, _)| *of == i);
-        known.is_some_and(|(_, key)| {
-            let mut addresses = self.shard(*key).known(*key, exception.keep, self.now);
-            addresses.any(|address| address == exception.address)
-        })
-    }
-
-    /// Applies `change` to each counter that is there; says how many it changed.
-    pub(super) fn change<'s>(
+    /// Applies `change` to each counter that is present. Returns how many it changed.
+    #[inline]
+    pub(super) fn change(
         &mut self,
-        slots: impl IntoIterator<Item = &'s Slot<'s>>,
-        change: impl FnMut(&Limit, &mut Counter, Millis) -> bool,
-    ) -> usize {
-        self.change_from(0, slots, change)
-    }
-
-    /// The same for these slots, the first of which is the nth of all.
-    fn change_from<'s>(
-        &mut self,
-        nth: usize,
-        slots: impl IntoIterator<Item = &'s Slot<'s>>,
+        slots: &[Slot<'_>],
         mut change: impl FnMut(&Limit, &mut Counter, Millis) -> bool,
     ) -> usize {
-        let (now, room) = (self.now, self.room);
-        let mut changed = 0;
-        for (slot, key) in slots.into_iter().zip(&self.keys.counters[nth..]) {
-            let counters = &mut self.shard_mut(*key).counters;
-            let done = counters.change(*key, room, |counter| {
-                if !change(slot.limit, &mut counter.value, now) {
-                    return (0, true);
-                }
-                counter.expires = expires(&counter.value, slot.limit, now);
-                (1, !counter.value.is_empty())
-            });
-            changed += done.unwrap_or(0);
+        let (now, mut changed, mut vacant) = (self.now, 0, 0);
+        for slot in slots {
+            let counters = &mut self.shards.of_mut(&slot.key).counters;
+            if let Some(counter) = counters.get_mut(slot.key.fingerprint.id)
+                && !counter.is_vacant()
+                && change(slot.limit, &mut counter.value, now)
+            {
+                changed += 1;
+                set_expiry(counter, slot.limit, now);
+                vacant += usize::from(counter.is_vacant());
+            }
         }
+        self.room.give(vacant);
         changed
     }
 
     /// Cleans up the first so many slots, and takes what left them out of all.
-    pub(super) fn clean_up<'s>(
+    pub(super) fn clean_up(
         &mut self,
-        token: Option<Token>,
-        slots: impl Iterator<Item = &'s Slot<'s>> + Clone,
+        own: &[Token],
+        slots: &[Slot<'_>],
         mains: usize,
-    ) {
-        let mut tokens: SmallVec<[_; 8]> = token.into_iter().collect();
-        self.change(slots.clone().take(mains), |_, counter, now| {
-            counter.clean_up_into(token, now, &mut tokens);
+        ago: Millis,
+    ) -> usize {
+        let mains = mains.min(slots.len());
+        let mut tokens: SmallVec<[_; 8]> = own.iter().copied().collect();
+        let cleaned = self.change(&slots[..mains], |_, counter, now| {
+            counter.clean_up_into(own, now.saturating_sub(ago), &mut tokens);
             true
         });
         // What left the only main one has left it altogether.
-        let from = usize::from(mains == 1);
-        self.change_from(from, slots.skip(from), |_, counter, _| {
-            counter.cancel_all(&tokens) > 0
-        });
+        let others = &slots[usize::from(mains == 1)..];
+        cleaned + self.change(others, |_, counter, _| counter.cancel_all(&tokens) > 0)
     }
 
-    /// Adds up what need not be kept one by one, and keeps what is blocked for as long as that lasts: it may
-    /// have become longer by a new policy since the counter was written last.
+    /// After a refusal, aggregates what need not be kept one by one, and keeps what is blocked for as long
+    /// as that lasts: it may have become longer by a new policy since the counter was written.
     #[cold]
-    fn refresh(&mut self, slots: &[Slot<'_>], standings: &Standings) {
+    fn refresh(&mut self, slots: &[Slot<'_>], standings: &[Standing]) {
         let now = self.now;
-        for (i, (slot, standing)) in slots.iter().zip(&**standings).enumerate() {
-            let (key, room) = (self.keys.counters[i], self.room);
-            if standing.state != State::Exempt {
-                self.shard_mut(key).counters.change(key, room, |counter| {
-                    counter.value.fold(slot.limit, now);
-                    if !is_kept(standing, slot.limit, counter, now) {
-                        counter.expires = expires(&counter.value, slot.limit, now);
-                    }
-                    ((), true)
-                });
+        for (slot, standing) in counting(slots, standings) {
+            let counters = &mut self.shards.of_mut(&slot.key).counters;
+            if let Some(counter) = counters.get_mut(slot.key.fingerprint.id)
+                && !counter.is_vacant()
+            {
+                counter.value.fold(slot.limit, now);
+                if !is_kept(standing, slot.limit, counter, now) {
+                    set_expiry(counter, slot.limit, now);
+                }
             }
         }
     }
 
     #[inline]
-    fn counter(&self, i: usize) -> Option<&Entry<Counter>> {
-        let key = self.keys.counters[i];
-        self.shard(key).counters.get(key)
+    fn counter(&self, slot: &Slot<'_>) -> Option<&Entry<Counter>> {
+        let shard = self.shards.of(&slot.key);
+        shard.counters.get(slot.key.fingerprint.id)
     }
 
-    /// The counter of a slot, made if there is none. There is room for it.
+    /// Writes to the counter of a slot, which is created if there is none. There is room for it.
     #[inline]
-    fn counter_or_new(&mut self, i: usize) -> &mut Entry<Counter> {
-        let key = self.keys.counters[i];
-        self.shard_mut(key).counters.get_or_insert(key)
-    }
-
-    #[inline]
-    fn shard(&self, key: Fingerprint) -> &Shard {
-        match &self.shards {
-            Shards::One(shard) => shard,
-            Shards::Many(shards) => &shards[position(shards, key)].1,
-        }
-    }
-
-    #[inline]
-    fn shard_mut(&mut self, key: Fingerprint) -> &mut Shard {
-        match &mut self.shards {
-            Shards::One(shard) => shard,
-            Shards::Many(shards) => {
-                let position = position(shards, key);
-                &mut shards[position].1
-            }
-        }
+    fn write<T>(&mut self, slot: &Slot<'_>, write: impl FnOnce(&mut Counter) -> T) -> T {
+        let now = self.now;
+        let counters = &mut self.shards.of_mut(&slot.key).counters;
+        let counter = counters.get_or_insert(slot.key.fingerprint.id);
+        let result = write(&mut counter.value);
+        set_expiry(counter, slot.limit, now);
+        result
     }
 }
 
-/// Which of the shards that are held has this key.
-fn position(shards: &[(usize, MutexGuard<'_, Shard>)], key: Fingerprint) -> usize {
-    let i = key.shard;
-    let position = shards.iter().position(|(shard, _)| *shard == i);
-    debug_assert!(position.is_some(), "a shard that is not held");
-    position.unwrap_or_default()
+/// Whether an attempt counts in a counter that stands like this.
+#[inline]
+const fn counts(standing: &Standing) -> bool {
+    !matches!(standing.state, State::Exempt)
+}
+
+/// The slots in which an attempt counts.
+fn counting<'s, 'a>(
+    slots: &'s [Slot<'a>],
+    standings: &'s [Standing],
+) -> impl Iterator<Item = (&'s Slot<'a>, &'s Standing)> {
+    let slots = slots.iter().zip(standings);
+    slots.filter(|(_, standing)| counts(standing))
+}
+
+/// Whether an attempt counts in this slot, and in none of the same counter before it.
+#[inline]
+fn is_first(slot: &Slot<'_>, standing: &Standing, slots: &[Slot<'_>], before: &[Standing]) -> bool {
+    let is_same = |other: &Slot<'_>| other.key.fingerprint == slot.key.fingerprint;
+    let mut before = slots.iter().zip(before);
+    counts(standing) && !before.any(|(other, standing)| is_same(other) && counts(standing))
 }
 
 /// Whether a counter will be kept for as long as it refuses, and not for ever if that ends. Where blocks
@@ -323,10 +338,18 @@ fn is_kept(standing: &Standing, limit: &Limit, counter: &Entry<Counter>, now: Mi
         Some(lifts) => expires != Millis::MAX && expires >= now.saturating_add(lifts),
         None => expires == Millis::MAX,
     };
-    let grows = limit.block().is_some_and(|block| block.lengths().len() > 1);
-    long_enough && !grows
+    long_enough && !limit.has_growing_blocks()
 }
 
-fn expires(counter: &Counter, limit: &Limit, now: Millis) -> Millis {
-    counter.expires(limit, now).unwrap_or(Millis::MAX)
+/// Sets when a counter expires that was changed; an empty one becomes vacant.
+#[inline]
+fn set_expiry(counter: &mut Entry<Counter>, limit: &Limit, now: Millis) {
+    counter.expires = if counter.value.is_empty() {
+        0
+    } else {
+        counter
+            .value
+            .expires(limit, now)
+            .map_or(Millis::MAX, |at| at.max(1))
+    };
 }

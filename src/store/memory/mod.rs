@@ -1,6 +1,5 @@
 //! The embedded store.
 
-mod fingerprint;
 mod locked;
 mod table;
 
@@ -16,14 +15,16 @@ use std::{
 use smallvec::SmallVec;
 
 use self::{
-    fingerprint::Fingerprints,
-    locked::{Keys, Locked, SHARDS, Shard, Shards},
+    locked::{Locked, Shard, Shards},
     table::Room,
 };
-use super::{Key, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture};
+use super::{
+    Key, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
+    fingerprint::SHARDS,
+};
 use crate::{
-    Address, KnownAddresses, Limit, Token,
-    algorithm::{Counter, Millis},
+    Address, KnownAddresses, Token,
+    algorithm::Millis,
     clock::{Clock, CoarseClock, to_millis},
 };
 
@@ -55,7 +56,6 @@ const SEARCH_EVERY: Millis = 1_000;
 /// ```
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
-    fingerprints: Fingerprints,
     clock: Box<dyn Clock>,
     room: Room,
     searched: AtomicU64,
@@ -74,7 +74,6 @@ impl MemoryStore {
     pub fn with_capacity(counters: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            fingerprints: Fingerprints::new(),
             clock: Box::new(CoarseClock::new()),
             room: Room::new(counters),
             searched: AtomicU64::new(0),
@@ -94,8 +93,8 @@ impl MemoryStore {
         let now = self.clock.now();
         for i in 0..SHARDS {
             let mut shard = self.lock_shard(i);
-            shard.counters.drop_expired(now, &self.room);
-            shard.known.drop_expired(now, &self.room);
+            shard.counters.drop_expired(0, now, &self.room);
+            shard.known.drop_expired(0, now, &self.room);
         }
     }
 
@@ -110,54 +109,48 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    /// Locks the counters of these slots. The time is read under the locks, so that time and decisions have
+    /// the same order.
     #[inline]
-    fn keys<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Keys {
-        let mut keys = Keys {
-            counters: SmallVec::new(),
-            known: SmallVec::new(),
-        };
-        for slot in slots {
-            if let Some(exception) = &slot.unless_known {
-                let addresses = slot.key.known_addresses(exception.kind);
-                let place = (keys.counters.len(), self.fingerprints.of(&addresses));
-                keys.known.push(place);
+    fn lock(&self, slots: &[Slot<'_>]) -> Locked<'_> {
+        let first = slots.first().map_or(0, |slot| slot.key.fingerprint.shard);
+        let is_in_first =
+            |slot: &Slot<'_>| slot.key.fingerprint.shard == first && slot.unless_known.is_none();
+        let shards = if slots.iter().all(is_in_first) {
+            Shards {
+                first: (first, self.lock_shard(first)),
+                others: Vec::new(),
             }
-            keys.counters.push(self.fingerprints.of(&slot.key));
-        }
-        keys
-    }
-
-    /// Locks these counters. The time is read under the locks, so that time and decisions have the same
-    /// order.
-    #[inline]
-    fn lock<'a>(&'a self, keys: &'a Keys) -> Locked<'a> {
+        } else {
+            self.lock_in_order(slots)
+        };
         Locked {
-            keys,
-            shards: self.lock_shards(keys),
+            shards,
             room: &self.room,
             now: self.clock.now(),
         }
     }
 
-    #[inline]
-    fn lock_shards(&self, keys: &Keys) -> Shards<'_> {
-        let first = keys.counters.first().map_or(0, |key| key.shard);
-        match keys.known.is_empty() && keys.counters.iter().all(|key| key.shard == first) {
-            true => Shards::One(self.lock_shard(first)),
-            false => Shards::Many(self.lock_in_order(keys)),
+    /// Each once and in the same order everywhere, so that no two calls wait for each other.
+    #[cold]
+    fn lock_in_order(&self, slots: &[Slot<'_>]) -> Shards<'_> {
+        let mut order = SmallVec::<[_; 8]>::new();
+        for slot in slots {
+            let known = slot.unless_known.as_ref();
+            let known = known.map(|known| slot.key.known_addresses(known.kind));
+            let keys = [Some(slot.key), known].into_iter().flatten();
+            order.extend(keys.map(|key| key.fingerprint.shard));
+        }
+        order.sort_unstable();
+        order.dedup();
+        let mut locked = order.into_iter().map(|i| (i, self.lock_shard(i)));
+        Shards {
+            first: locked.next().unwrap_or_else(|| (0, self.lock_shard(0))),
+            others: locked.collect(),
         }
     }
 
-    /// Each once and in the same order everywhere, so that no two calls wait for each other.
-    fn lock_in_order(&self, keys: &Keys) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
-        let all = (keys.counters.iter()).chain(keys.known.iter().map(|(_, key)| key));
-        let mut order: SmallVec<[_; 6]> = all.map(|key| key.shard).collect();
-        order.sort_unstable();
-        order.dedup();
-        let locked = order.into_iter().map(|i| (i, self.lock_shard(i)));
-        locked.collect()
-    }
-
+    #[inline]
     fn lock_shard(&self, i: usize) -> MutexGuard<'_, Shard> {
         // No call leaves a shard half changed, so one that panicked left nothing to fear.
         self.shards[i]
@@ -173,23 +166,26 @@ impl MemoryStore {
         lease: Duration,
         slots: &[Slot<'_>],
         standings: &Standings,
-        by: Option<Millis>,
+        by: Millis,
     ) {
-        let (lease, keys) = (to_millis(lease), self.keys(slots));
         // Without room it is not known here.
-        let _ = (self.lock(&keys)).follow(token, lease, slots, standings, by);
+        let _ = (self.lock(slots)).follow(token, to_millis(lease), slots, standings, by);
     }
 
     /// Forgets the failures of a counter.
     #[cfg(feature = "redis")]
-    pub(crate) fn forget(&self, key: &Key<'_>) {
-        let key = self.fingerprints.of(key);
-        let mut shard = self.lock_shard(key.shard);
+    pub(crate) fn forget(&self, counter: super::fingerprint::Fingerprint) {
+        let mut shard = self.lock_shard(counter.shard);
         let now = self.clock.now();
-        shard.counters.change(key, &self.room, |counter| {
-            counter.value.clean_up(None, now);
-            ((), !counter.value.is_empty())
-        });
+        if let Some(counter) = shard.counters.get_mut(counter.id)
+            && !counter.is_vacant()
+        {
+            counter.value.clean_up(&[], now);
+            if counter.value.is_empty() {
+                counter.expires = 0;
+                self.room.give(1);
+            }
+        }
     }
 
     fn remember_now(
@@ -198,29 +194,26 @@ impl MemoryStore {
         address: Address,
         keep: KnownAddresses,
     ) -> Result<(), StoreError> {
-        let key = self.fingerprints.of(key);
+        let id = key.fingerprint.id;
         let remember = || {
-            let mut shard = self.lock_shard(key.shard);
+            let mut shard = self.lock_shard(key.fingerprint.shard);
             let now = self.clock.now();
-            if shard.known.get(key).is_none() {
-                if !self.room.take(1) {
-                    return None;
-                }
-                shard.known.prepare(1, now, &self.room);
+            shard.known.prepare(1, now, &self.room);
+            if shard.known.get(id).is_none() && !self.room.take(1) {
+                return None;
             }
-            let entry = shard.known.get_or_insert(key);
+            let entry = shard.known.get_or_insert(id);
             entry.value.retain(|(_, known)| *known != address);
             entry.value.insert(0, (now, address));
             entry.value.truncate(keep.newest() as usize);
-            entry.expires = now.saturating_add(to_millis(keep.kept_for()));
+            entry.expires = now.saturating_add(to_millis(keep.kept_for())).max(1);
             Some(())
         };
         self.with_room(remember)
     }
 
     fn known_now(&self, key: &Key<'_>, keep: KnownAddresses) -> Vec<Address> {
-        let key = self.fingerprints.of(key);
-        let shard = self.lock_shard(key.shard);
+        let shard = self.lock_shard(key.fingerprint.shard);
         shard.known(key, keep, self.clock.now()).collect()
     }
 
@@ -260,47 +253,54 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        let (lease, keys) = (to_millis(lease), self.keys(slots));
-        let mut standings = Standings::default();
-        let reserve = || (self.lock(&keys)).reserve(token, lease, slots, &mut standings);
+        let (lease, mut standings) = (to_millis(lease), Standings::default());
+        let reserve = || (self.lock(slots)).reserve(token, lease, slots, &mut standings);
         match self.with_room(reserve) {
-            Ok(()) => StoreFuture::now(Ok(standings)),
-            Err(error) => StoreFuture::now(Err(error)),
+            Ok(()) => StoreFuture::ready(Ok(standings)),
+            Err(error) => StoreFuture::ready(Err(error)),
         }
     }
 
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        StoreFuture::now(Ok(self.lock(&self.keys(slots)).check(slots)))
+        StoreFuture::ready(Ok(self.lock(slots).check(slots)))
     }
 
-    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let fail = |limit: &Limit, counter: &mut Counter, now| counter.fail(limit, token, now);
-        StoreFuture::now(Ok(self.lock(&self.keys(slots)).change(slots, fail)))
-    }
-
-    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        let cancel = |_: &Limit, counter: &mut Counter, _| counter.cancel(token);
-        StoreFuture::now(Ok(self.lock(&self.keys(slots)).change(slots, cancel)))
-    }
-
-    fn cleanup(
+    fn settle(
         &self,
-        token: Option<Token>,
-        mains: &[Slot<'_>],
-        others: &[Slot<'_>],
-    ) -> StoreFuture<()> {
-        let slots = mains.iter().chain(others);
-        let keys = self.keys(slots.clone());
-        self.lock(&keys).clean_up(token, slots, mains.len());
-        StoreFuture::now(Ok(()))
+        tokens: &[Token],
+        settlement: Settlement,
+        slots: &[Slot<'_>],
+        ago: Duration,
+    ) -> StoreFuture<usize> {
+        let ago = to_millis(ago);
+        let settled = match (settlement, tokens) {
+            (Settlement::Failed, _) => self.lock(slots).change(slots, |limit, counter, now| {
+                let at = now.saturating_sub(ago);
+                let failed = |token: &&Token| counter.fail(limit, **token, at, now);
+                tokens.iter().filter(failed).count() > 0
+            }),
+            (Settlement::Canceled, _) => {
+                (self.lock(slots)).change(slots, |_, counter, _| counter.cancel_all(tokens) > 0)
+            }
+            (Settlement::Succeeded { mains }, [_, ..]) => {
+                self.lock(slots).clean_up(tokens, slots, mains, ago)
+            }
+            (Settlement::Cleared { mains }, _) => self.lock(slots).clean_up(&[], slots, mains, ago),
+            (Settlement::Recorded, [token, ..]) => {
+                let record = || self.lock(slots).record(*token, slots, ago);
+                return StoreFuture::ready(self.with_room(record));
+            }
+            (Settlement::Recorded | Settlement::Succeeded { .. }, []) => 0,
+        };
+        StoreFuture::ready(Ok(settled))
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
-        StoreFuture::now(self.remember_now(key, address, keep))
+        StoreFuture::ready(self.remember_now(key, address, keep))
     }
 
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
-        StoreFuture::now(Ok(self.known_now(key, keep)))
+        StoreFuture::ready(Ok(self.known_now(key, keep)))
     }
 }
 
@@ -326,18 +326,16 @@ mod tests {
     /// Networks as they are handed out in practice, which differ in a few bits only.
     #[test]
     fn addresses_are_spread_over_the_shards() {
-        let fingerprints = Fingerprints::new();
         let of = |bits: u128| {
             let ip = std::net::Ipv6Addr::from_bits(bits).into();
-            fingerprints
-                .of(&Key::of_address(Address::new(ip, 64), "test"))
-                .shard
+            let key = Key::of_address(Address::new(ip, 64), "test");
+            key.fingerprint.shard
         };
         let mut crowds = Vec::new();
-        for step in [1_u128 << 64, 1 << 72, 1 << 80, 1 << 100] {
+        for step in [1_u128 << 80, 1 << 84, 1 << 88, 1 << 100] {
             let mut shards = [0; SHARDS];
             for i in 0..64 * 100 {
-                let network = ((i % 4096) * step) ^ ((i / 4096) << 64);
+                let network = ((i % 4096) * step) ^ ((i / 4096) << 80);
                 shards[of((0x2001_0db8 << 96) | network)] += 1;
             }
             crowds.push(*shards.iter().max().unwrap_or(&0));

@@ -1,14 +1,11 @@
-//! A bounded table whose entries run out.
+//! A bounded table whose entries expire.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hashbrown::HashTable;
-
-use super::fingerprint::Fingerprint;
 use crate::algorithm::Millis;
 
-/// Below this many entries a table grows without looking for dead ones first.
-const SMALL: usize = 64;
+/// The smallest size of an index.
+const SMALLEST: usize = 32;
 
 /// How many entries there may be in all tables of a store together.
 pub(super) struct Room {
@@ -34,97 +31,161 @@ impl Room {
 
     /// Takes room for so many entries, or for none if there is not enough.
     pub(super) fn take(&self, entries: usize) -> bool {
-        entries == 0
-            || self
-                .taken
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                    taken
-                        .checked_add(entries)
-                        .filter(|wanted| *wanted <= self.capacity)
-                })
-                .is_ok()
+        let add = |taken: usize| {
+            let wanted = taken.checked_add(entries);
+            wanted.filter(|wanted| *wanted <= self.capacity)
+        };
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        entries == 0 || self.taken.fetch_update(set, fetch, add).is_ok()
     }
 
     /// Gives room back.
     pub(super) fn give(&self, entries: usize) {
-        self.taken.fetch_sub(entries, Ordering::Relaxed);
+        if entries > 0 {
+            self.taken.fetch_sub(entries, Ordering::Relaxed);
+        }
     }
 }
 
-/// One entry, and when it is of no more use; [`Millis::MAX`] for never.
+/// One entry of a table.
 pub(super) struct Entry<V> {
-    hashes: [u64; 2],
+    id: u64,
+    /// When the entry expires: [`Millis::MAX`] for never, 0 for an entry without a value, which takes no
+    /// room.
     pub(super) expires: Millis,
     pub(super) value: V,
 }
 
-/// Entries by key. The keys are hashes already.
-pub(super) struct Table<V>(HashTable<Entry<V>>);
+impl<V> Entry<V> {
+    pub(super) const fn is_vacant(&self) -> bool {
+        self.expires == 0
+    }
+}
+
+/// Entries by id, which is a hash. They are stored densely and found through an index of small numbers, so
+/// that the free places of a hash table cost four bytes each.
+///
+/// An entry that becomes vacant stays until the table would have to grow: the next attempt of the same
+/// caller finds it ready.
+pub(super) struct Table<V> {
+    /// For each entry its position from 1, and upper bits of its id in the bits above those of the index's
+    /// size, a power of two. 0 is free.
+    index: Vec<u32>,
+    entries: Vec<Entry<V>>,
+}
 
 impl<V: Default> Table<V> {
-    pub(super) fn get(&self, key: Fingerprint) -> Option<&Entry<V>> {
-        self.0.find(key.hash(), |entry| entry.hashes == key.hashes)
+    /// The position of the entry with this id.
+    #[inline]
+    fn find(&self, id: u64) -> Option<usize> {
+        let mask = self.index.len().wrapping_sub(1);
+        let mut at = id as usize;
+        loop {
+            let place = *self.index.get(at & mask)?;
+            if place == 0 {
+                return None;
+            }
+            if (place ^ tag(id)) & !(mask as u32) == 0 {
+                let position = (place as usize & mask) - 1;
+                if self
+                    .entries
+                    .get(position)
+                    .is_some_and(|entry| entry.id == id)
+                {
+                    return Some(position);
+                }
+            }
+            at = at.wrapping_add(1);
+        }
     }
 
-    /// Makes ready for so many new entries.
-    ///
-    /// Dead entries leave when the table would have to grow: that costs no more than the growth it
-    /// saves, and nothing has to run in between. If enough of them left, it does not grow.
+    #[inline]
+    pub(super) fn get(&self, id: u64) -> Option<&Entry<V>> {
+        self.find(id).map(|position| &self.entries[position])
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Entry<V>> {
+        self.find(id).map(|position| &mut self.entries[position])
+    }
+
+    /// Prepares the table for this many new entries. What is present afterwards stays while they are
+    /// inserted.
     #[inline]
     pub(super) fn prepare(&mut self, new: usize, now: Millis, room: &Room) {
-        let len = self.0.len();
-        if len >= SMALL && len + new > self.0.capacity() {
-            self.drop_expired(now, room);
-            // With room for some more, so that the next ones do not search again.
-            self.0.reserve(new.max(len / 8), |entry| entry.hashes[0]);
+        // Expired entries are removed when the index would have to grow: that costs no more than the growth
+        // it may save, and needs no timer.
+        if self.entries.len() + new > self.index.len() / 4 * 3 {
+            self.drop_expired(new, now, room);
         }
     }
 
-    /// The entry of this key, made if there is none. The caller has taken the room for it.
-    pub(super) fn get_or_insert(&mut self, key: Fingerprint) -> &mut Entry<V> {
-        self.0
-            .entry(
-                key.hash(),
-                |entry| entry.hashes == key.hashes,
-                |entry| entry.hashes[0],
-            )
-            .or_insert_with(|| Entry {
-                hashes: key.hashes,
-                expires: Millis::MAX,
-                value: V::default(),
-            })
-            .into_mut()
-    }
-
-    /// Changes the entry of this key, if there is one, and drops it unless `change` says to keep it.
+    /// The entry with this id, or a new, vacant one, for which the table is prepared.
     #[inline]
-    pub(super) fn change<T>(
-        &mut self,
-        key: Fingerprint,
-        room: &Room,
-        change: impl FnOnce(&mut Entry<V>) -> (T, bool),
-    ) -> Option<T> {
-        let mut found = (self
-            .0
-            .find_entry(key.hash(), |entry| entry.hashes == key.hashes))
-        .ok()?;
-        let (result, keep) = change(found.get_mut());
-        if !keep {
-            found.remove();
-            room.give(1);
-        }
-        Some(result)
+    pub(super) fn get_or_insert(&mut self, id: u64) -> &mut Entry<V> {
+        let position = self.find(id).unwrap_or_else(|| self.insert(id));
+        &mut self.entries[position]
     }
 
-    pub(super) fn drop_expired(&mut self, now: Millis, room: &Room) {
-        let before = self.0.len();
-        self.0.retain(|entry| entry.expires > now);
-        room.give(before - self.0.len());
+    fn insert(&mut self, id: u64) -> usize {
+        let position = self.entries.len();
+        if position == self.entries.capacity() {
+            // Doubling would waste memory.
+            self.entries.reserve_exact(position / 16 + 8);
+        }
+        self.entries.push(Entry {
+            id,
+            expires: 0,
+            value: V::default(),
+        });
+        write(&mut self.index, id, position);
+        position
     }
+
+    /// Removes expired and vacant entries, and rebuilds the index with room for so many new ones.
+    #[cold]
+    pub(super) fn drop_expired(&mut self, new: usize, now: Millis, room: &Room) {
+        let mut expired = 0;
+        self.entries.retain(|entry| {
+            expired += usize::from(!entry.is_vacant() && entry.expires <= now);
+            entry.expires > now
+        });
+        room.give(expired);
+        let len = self.entries.len();
+        if len < self.entries.capacity() / 2 {
+            self.entries.shrink_to(len + len / 16);
+        }
+        // At most 5/8 full, so that the next entries do not cause another search.
+        let size = ((len + new) * 8 / 5).next_power_of_two().max(SMALLEST);
+        self.index = vec![0; size];
+        for (position, entry) in self.entries.iter().enumerate() {
+            write(&mut self.index, entry.id, position);
+        }
+    }
+}
+
+/// The bits of an id that distinguish entries in an index before they are looked at.
+#[inline]
+const fn tag(id: u64) -> u32 {
+    (id >> 32) as u32
+}
+
+/// Writes the position of an entry to the first free place of an index.
+#[inline]
+fn write(index: &mut [u32], id: u64, position: usize) {
+    let mask = index.len().wrapping_sub(1);
+    let mut at = id as usize;
+    while index[at & mask] != 0 {
+        at = at.wrapping_add(1);
+    }
+    index[at & mask] = (tag(id) & !(mask as u32)) | (position as u32 + 1);
 }
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self(HashTable::new())
+        Self {
+            index: Vec::new(),
+            entries: Vec::new(),
+        }
     }
 }

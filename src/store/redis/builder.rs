@@ -1,42 +1,38 @@
 //! How a Redis store is set up.
 
-use std::{
-    fmt, mem,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 use tokio::{sync::Notify, time::timeout_at};
 
 use super::{
-    Outage, RedisStore, Shared,
-    alone::Alone,
-    announcements::{Announcers, Listener},
-    blocks::Blocks,
+    Outage, RedisStore,
+    backend::Backend,
     connection::{Connections, FromPool},
+    invalidation::{Subscribe, Subscriber},
     keys::KeyScheme,
     tls::Certificates,
-    topology::Topology,
+    topology::{Describe, Topology},
 };
 use crate::{
     clock::{Clock, MonotonicClock},
     events,
-    store::{StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind, block_cache::BlockCache, failover::Failover},
 };
 
-/// A [`RedisStore`] with settings of its own. See [`RedisStore::builder`].
+/// Settings of a [`RedisStore`]. See [`RedisStore::builder`].
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use tower_login_rate_limit::store::RedisStore;
+/// use tower_login_rate_limit::store::{RedisStore, redis::Outage};
 ///
 /// let store = RedisStore::builder()
-///     .prefix("shop:login")
-///     .secret(std::env::var("LOGIN_KEY_SECRET")?)
-///     .deadline(Duration::from_millis(100))
+///     .with_prefix("shop:login")
+///     .with_secret(std::env::var("LOGIN_KEY_SECRET")?)
+///     .with_deadline(Duration::from_millis(100))
+///     .with_outage(Outage::Closed)
 ///     .connect("redis://127.0.0.1:6379")
 ///     .await?;
 /// # Ok(()) }
@@ -50,7 +46,7 @@ pub struct RedisStoreBuilder {
     clock: Option<Arc<dyn Clock>>,
     outage: Outage,
     fallback_capacity: usize,
-    remembered_blocks: usize,
+    block_cache_capacity: usize,
     certificates: Certificates,
 }
 
@@ -64,161 +60,174 @@ impl Default for RedisStoreBuilder {
             clock: None,
             outage: Outage::default(),
             fallback_capacity: 100_000,
-            remembered_blocks: 100_000,
+            block_cache_capacity: 100_000,
             certificates: Certificates::default(),
         }
     }
 }
 
 impl RedisStoreBuilder {
-    /// What every key begins with, `login` unless set. Apps that share a Redis and are not to share
-    /// budgets need different ones.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+    /// Sets what every key starts with; `login` by default. Apps that share a Redis but not their
+    /// budgets need different prefixes.
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Something that only the app's servers know, the same on each of them. Without it somebody who
-    /// can read the database can find out whether a certain user is in it, by trying names.
-    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+    /// Sets a secret of the app, the same on each of its servers, that keys are hashed with. Without
+    /// one, a reader of the database can find out by trying names whether a certain user is in it.
+    pub fn with_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = secret.into();
         self
     }
 
-    /// How long a call may take in all, connecting and repeating included. 200 milliseconds unless
-    /// set.
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
+    /// Sets how long a call may take in all, connecting and retries included; 200 milliseconds by
+    /// default.
+    pub const fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// How many connections the calls share, 2 unless set.
-    pub const fn connections(mut self, connections: u32) -> Self {
+    /// Sets how many connections the calls share; 2 by default.
+    pub const fn with_connections(mut self, connections: u32) -> Self {
         self.connections = connections;
         self
     }
 
-    /// Takes the time from this clock in place of the server's: for a Redis that does not let scripts
-    /// ask for it, and for tests. All servers' clocks must then be right.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
+    /// Takes the time from this clock in place of the server's: for a Redis that does not permit `TIME`
+    /// in scripts, and for tests. The clocks of all app servers must then be right.
+    pub fn with_clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// What becomes of attempts while Redis does not answer: [`Outage::Fallback`] unless set.
-    pub const fn outage(mut self, outage: Outage) -> Self {
+    /// Sets what happens to attempts while Redis does not answer; [`Outage::Fallback`] by default.
+    pub const fn with_outage(mut self, outage: Outage) -> Self {
         self.outage = outage;
         self
     }
 
-    /// How much this process keeps to get on without Redis: so many counters at most, and so many
-    /// things that Redis has still to be told. 100,000 of each unless set. When there is no room for
-    /// more, attempts get an error.
-    pub const fn fallback_capacity(mut self, entries: usize) -> Self {
+    /// Sets the capacity of what this process keeps for outages: the counters of the fallback, and the
+    /// entries of the journal of pending writes; 100,000 of each by default. When either is full,
+    /// attempts get an error.
+    pub const fn with_fallback_capacity(mut self, entries: usize) -> Self {
         self.fallback_capacity = entries;
         self
     }
 
-    /// How many blocks this process remembers, to refuse whoever is blocked without asking Redis:
-    /// 100,000 unless set, and with 0 none.
+    /// Sets how many blocks this process caches, to refuse blocked callers without a command to Redis;
+    /// 100,000 by default, and with 0 none.
     ///
-    /// An unblock anywhere is honoured everywhere within a second. It is announced through Redis'
-    /// publish and subscribe, for which the store opens one connection more. A Redis user needs to be
-    /// allowed the channel (`&login:*` with the prefix `login`, and `+publish +subscribe`). Where it
-    /// is not, and with [connections of the app's own](Self::build_with_manager), Redis is asked
-    /// again twice a second in place of that.
-    pub const fn remembered_blocks(mut self, blocks: usize) -> Self {
-        self.remembered_blocks = blocks;
+    /// An unblock anywhere takes effect everywhere within a second. It is announced through Redis
+    /// publish/subscribe, for which the store opens one more connection. A Redis user needs permission
+    /// for the channel (`&login:*` with the prefix `login`, and `+publish +subscribe`). Without it, and
+    /// with [connections of the app's own](Self::build_with_manager), cached blocks are revalidated
+    /// twice a second instead.
+    pub const fn with_block_cache_capacity(mut self, blocks: usize) -> Self {
+        self.block_cache_capacity = blocks;
         self
     }
 
-    /// For a URL with TLS: the authority that has signed the server's certificate, if it is none that
-    /// the system knows, and the certificate that the app shows, if the server asks for one. All are
-    /// in PEM.
-    ///
-    /// With a `root_cert` only the authorities in it are believed, and not the system's. The same goes
-    /// for every server that is reached, the Sentinels too.
+    /// For a URL with TLS: trusts the certificate authorities in this PEM, and not the system's. The
+    /// same applies to every server that is reached, the Sentinels too.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_login_rate_limit::store::{
-    ///     RedisStore,
-    ///     redis::redis::{ClientTlsConfig, TlsCertificates},
-    /// };
+    /// use tower_login_rate_limit::store::{RedisStore, redis::install_crypto_provider};
     ///
-    /// let certificates = TlsCertificates {
-    ///     root_cert: Some(std::fs::read("/etc/redis/ca.pem")?),
-    ///     client_tls: Some(ClientTlsConfig {
-    ///         client_cert: std::fs::read("/etc/redis/app.pem")?,
-    ///         client_key: std::fs::read("/etc/redis/app.key")?,
-    ///     }),
-    /// };
+    /// install_crypto_provider();
     /// let store = RedisStore::builder()
-    ///     .certificates(certificates)
+    ///     .with_root_certificates(std::fs::read("/etc/redis/ca.pem")?)
+    ///     .with_client_certificate(
+    ///         std::fs::read("/etc/redis/app.pem")?,
+    ///         std::fs::read("/etc/redis/app.key")?,
+    ///     )
     ///     .connect("rediss://redis.example.org")
     ///     .await?;
     /// # Ok(()) }
     /// ```
     #[cfg(feature = "tls")]
-    pub fn certificates(mut self, certificates: redis::TlsCertificates) -> Self {
-        self.certificates = Certificates(Some(certificates));
+    pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(pem.into());
         self
     }
 
-    /// Connects to the Redis at a URL, looks at its [health](RedisStore::health) and hands it the
-    /// scripts. Fails if it does not answer or can't be used. See [`RedisStore::connect`] for what URLs
-    /// look like.
+    /// For a URL with TLS: presents this certificate to servers that ask for one. Certificate chain and
+    /// private key are in PEM.
+    #[cfg(feature = "tls")]
+    pub fn with_client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Connects to the Redis at a URL and checks its [health](RedisStore::health). See
+    /// [`RedisStore::connect`] for the form of URLs.
+    ///
+    /// # Errors
+    ///
+    /// A setting or the URL is invalid, Redis does not answer, or it is unfit to keep counters.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
-        let (store, heard) = self.open(url.as_ref())?;
-        // What is wrong with it is said best by looking.
+        let (store, subscribed) = self.open(url.as_ref())?;
         let health = store.health().await?;
         for warning in health.warnings {
-            events::redis_should_change(&warning);
+            events::redis_warning(&warning);
         }
-        if store.shared.blocks.are_kept() {
-            // If it takes longer, it is waited for by nobody.
-            let _ = timeout_at(store.link.deadline(), heard.notified()).await;
+        let cache = store.stack.inner();
+        if cache.is_enabled() {
+            // If it takes longer, it goes on in the background.
+            let _ = timeout_at(cache.inner.link.deadline(), subscribed.notified()).await;
         }
         Ok(store)
     }
 
-    /// Like [`connect`](Self::connect), but does not wait for the server: an app may start while
-    /// Redis is down. Until it is up, attempts are decided as in any [`Outage`].
-    pub fn connect_later(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
+    /// Like [`connect`](Self::connect), but does not wait for the server: an app may start while Redis
+    /// is down. Until it is up, attempts are decided as in any [`Outage`].
+    ///
+    /// # Errors
+    ///
+    /// A setting or the URL is invalid.
+    pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<RedisStore, StoreError> {
         let (store, _) = self.open(url.as_ref())?;
         Ok(store)
     }
 
-    /// The store, and who is told when announcements are heard, or can't be.
+    /// The store, and what is notified when it has subscribed, or can't.
     fn open(mut self, url: &str) -> Result<(RedisStore, Arc<Notify>), StoreError> {
         let certificates = mem::take(&mut self.certificates);
         match Topology::from_url(url, certificates, self.deadline)? {
-            Topology::OneServer(manager) => self.build_and_listen(manager),
-            Topology::Cluster(manager) => self.build_and_listen(manager),
-            Topology::Sentinel(manager) => self.build_and_listen(manager),
+            Topology::OneServer(manager) => self.build_and_subscribe(manager),
+            Topology::Cluster(manager) => self.build_and_subscribe(manager),
+            Topology::Sentinel(manager) => self.build_and_subscribe(manager),
         }
     }
 
-    fn build_and_listen<M>(self, manager: M) -> Result<(RedisStore, Arc<Notify>), StoreError>
+    fn build_and_subscribe<M>(self, manager: M) -> Result<(RedisStore, Arc<Notify>), StoreError>
     where
-        M: ManageConnection<Error = RedisError> + Announcers + Clone,
+        M: ManageConnection<Error = RedisError> + Subscribe + Describe + Clone,
         M::Connection: ConnectionLike + Clone + Sync,
     {
         let tried = Arc::<Notify>::default();
-        let store = self.build_with_manager(manager.clone())?;
-        if store.shared.blocks.are_kept() {
-            let listener = Listener {
-                announcers: Arc::new(manager),
-                link: Arc::clone(&store.link),
-                shared: Arc::downgrade(&store.shared),
+        let store = self.build(manager.clone(), manager.describe())?;
+        if store.stack.inner().is_enabled() {
+            let subscriber = Subscriber {
+                subscribe: Arc::new(manager),
+                store: store.stack.downgrade(),
                 tried: Arc::clone(&tried),
             };
-            tokio::spawn(listener.listen());
+            tokio::spawn(subscriber.run());
         }
         Ok((store, tried))
     }
 
-    /// Takes its connections out of a pool that the app has already. See [`RedisStore::from_pool`].
+    /// Takes connections from a pool that the app has already. See [`RedisStore::from_pool`].
+    ///
+    /// # Errors
+    ///
+    /// A setting is invalid, or there is no Tokio runtime.
     pub fn build_with_pool<M>(self, pool: Pool<M>) -> Result<RedisStore, StoreError>
     where
         M: ManageConnection<Error = RedisError>,
@@ -227,10 +236,23 @@ impl RedisStoreBuilder {
         self.build_with_manager(FromPool(pool))
     }
 
-    /// Opens connections with a manager of the app's own, of whatever kind they are: a client of
-    /// redis' with its feature `bb8` is one. A `ClusterClient` should be told to ask again sooner
-    /// than it does by default, after more than a second: `.min_retry_wait(10).max_retry_wait(40)`.
+    /// Opens connections with a manager of the app's own, of any kind: a client of redis-rs with its
+    /// feature `bb8` is one. A `ClusterClient` should retry sooner than after more than a second, which is
+    /// its default: `.min_retry_wait(10).max_retry_wait(40)`.
+    ///
+    /// # Errors
+    ///
+    /// A setting is invalid, or there is no Tokio runtime.
     pub fn build_with_manager<M>(self, manager: M) -> Result<RedisStore, StoreError>
+    where
+        M: ManageConnection<Error = RedisError>,
+        M::Connection: ConnectionLike + Clone + Sync,
+    {
+        self.build(manager, "Redis".to_owned())
+    }
+
+    /// `server` names in errors what the manager connects to.
+    fn build<M>(self, manager: M, server: String) -> Result<RedisStore, StoreError>
     where
         M: ManageConnection<Error = RedisError>,
         M::Connection: ConnectionLike + Clone + Sync,
@@ -241,7 +263,7 @@ impl RedisStoreBuilder {
         }
         if self.deadline.is_zero() || self.deadline > Duration::from_secs(3600) {
             return Err(config(
-                "a deadline is more than zero, or Redis has no time to answer, and an hour at most",
+                "the deadline must be more than zero and at most an hour",
             ));
         }
         if self.certificates.are_given() {
@@ -251,24 +273,21 @@ impl RedisStoreBuilder {
         }
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(config(
-                "a Redis store opens its connections in the background: make it inside a Tokio runtime",
+                "a Redis store opens its connections in the background: build it inside a Tokio runtime",
             ));
         }
+        let link = Connections::new(manager, server, self.connections, self.deadline);
         let keys = KeyScheme::new(&self.prefix, &self.secret)?;
-        // What this process keeps by itself goes by the same clock, or by one that nobody can set.
+        // What this process keeps goes by the same clock, or by one that can't be set.
         let clock = self.clock.clone();
         let clock = clock.unwrap_or_else(|| Arc::new(MonotonicClock::new()));
-        let shared = Shared {
-            keys,
-            clock: self.clock,
-            is_cluster: AtomicBool::new(false),
-            blocks: Blocks::new(self.remembered_blocks, Arc::clone(&clock)),
-            alone: Alone::new(self.outage, self.deadline, self.fallback_capacity, clock),
-        };
-        Ok(RedisStore {
-            link: Arc::new(Connections::new(manager, self.connections, self.deadline)),
-            shared: Arc::new(shared),
-        })
+
+        let backend = Backend::new(Arc::new(link), keys, self.clock);
+        let cache = BlockCache::new(backend, self.block_cache_capacity, Arc::clone(&clock));
+        let capacity = self.fallback_capacity;
+        let stack = Failover::new(cache, self.outage, self.deadline, capacity, clock);
+        stack.inner().inner.set_cancel_later(stack.downgrade());
+        Ok(RedisStore { stack })
     }
 }
 

@@ -1,113 +1,81 @@
-//! Whether a Redis is fit to keep counters, and what to change about it.
+//! Whether a Redis can keep counters, and what should be changed about it.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{Cmd, Value};
+use redis::Value;
 
-use super::{RedisStore, connection::Failure, reply, scripts};
+use super::{backend::Backend, reply, scripts::SERVER_MAX};
 use crate::{
     Period,
-    store::{StoreError, StoreErrorKind},
+    store::{Remote, StoreError, StoreErrorKind},
 };
 
-impl RedisStore {
-    /// Whether Redis answers and can keep counters, for a readiness probe, and what should be changed
-    /// about it. [`connect`](Self::connect) looks too, and logs the warnings (feature `tracing`).
-    ///
-    /// It hands Redis the scripts that it does not know, and tries them out on a counter of nobody's.
-    ///
-    /// # Errors
-    ///
-    /// It does not answer, does not write, is too old, or is a replica. A Redis that does not let its
-    /// user ask for `INFO` is taken to be fit if it writes, with a warning.
-    pub async fn health(&self) -> Result<Health, StoreError> {
-        // To somebody who has not said a password, this is the first to be refused.
-        let ping = self.plainly(redis::cmd("PING")).await;
-        ping.map_err(|failure| failure.error)?;
-        let health = match self.plainly(redis::cmd("INFO")).await {
+impl Backend {
+    /// See [`RedisStore::health`](super::RedisStore::health).
+    pub(super) async fn health(&self) -> Result<Health, StoreError> {
+        // Fails first when authentication is missing, with the clearest error.
+        self.send(redis::cmd("PING")).await?;
+        let health = match self.send(redis::cmd("INFO")).await {
             Ok(info) => Health::read(&info, SystemTime::now())
                 .ok_or_else(|| reply::unexpected("INFO", &info))?,
-            Err(failure) if failure.error.kind() == StoreErrorKind::Server => Health {
-                warnings: vec![format!("its settings can't be seen: {}", failure.error)],
-                faults: Vec::new(),
+            Err(error) if error.kind() == StoreErrorKind::Server => Health {
+                warnings: vec![format!("its settings can't be read: {error}")],
+                ..Health::default()
             },
-            Err(failure) => return Err(failure.error),
+            Err(error) => return Err(error),
         };
         if !health.faults.is_empty() {
-            let message = format!("redis can't be used so: {}", health.faults.join("; "));
+            let message = format!("Redis is misconfigured: {}", health.faults.join("; "));
             return Err(StoreError::new(StoreErrorKind::Config, message));
         }
-        let known = self.plainly(scripts::are_known()).await;
-        if !matches!(known, Ok(Value::Array(known)) if known.iter().all(|one| *one == Value::Int(1)))
-        {
-            for script in scripts::all() {
-                // One that may not load them gets them with the first calls.
-                let _ = self.plainly(script.load()).await;
-            }
+        if health.has_many_scripts {
+            self.set_scripts_full();
         }
         self.probe(None).await?;
         Ok(health)
     }
-
-    async fn plainly(&self, command: Cmd) -> Result<Value, Failure> {
-        let link = Arc::clone(&self.link);
-        let deadline = link.deadline();
-        link.send(command, None, deadline).await
-    }
 }
 
-/// How the servers of a [`RedisStore`](super::RedisStore) are: what
-/// [`health`](super::RedisStore::health) found.
-///
-/// ```no_run
-/// # async fn example(store: tower_login_rate_limit::store::RedisStore) {
-/// // For a readiness probe.
-/// let ready = store.health().await.is_ok();
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The findings of [`RedisStore::health`](super::RedisStore::health).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// What should be changed, in words. The store works all the same.
+    /// What should be changed, one sentence each. The store works all the same.
     pub warnings: Vec<String>,
-    /// What keeps the store from working.
+    /// What prevents the store from working.
     pub(super) faults: Vec<String>,
+    /// Whether a server holds so many scripts that none should be added.
+    pub(super) has_many_scripts: bool,
 }
 
-/// The oldest version that has all the commands, as major and minor number.
+/// The oldest version that has all commands, as major and minor number.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// How far clocks may be apart, with some time for the answer to arrive.
+/// How far clocks may be apart, including the time for the reply to arrive.
 const CLOCKS_APART: Duration = Duration::from_secs(2);
 
 impl Health {
-    /// Reads what `INFO` answered: one server's, or in a cluster each one's.
+    /// Reads the reply of `INFO`: of one server, or of each server of a cluster.
     fn read(info: &Value, now: SystemTime) -> Option<Self> {
-        let mut health = Self {
-            warnings: Vec::new(),
-            faults: Vec::new(),
-        };
+        let mut health = Self::default();
         match info {
             Value::Map(servers) => {
                 for (server, info) in servers {
                     let server = format!("{}: ", text(server)?);
-                    health.look_at(&server, text(info)?, now);
+                    health.inspect(&server, text(info)?, now);
                 }
             }
-            info => health.look_at("", text(info)?, now),
+            info => health.inspect("", text(info)?, now),
         }
         Some(health)
     }
 
-    fn look_at(&mut self, server: &str, info: &str, now: SystemTime) {
+    fn inspect(&mut self, server: &str, info: &str, now: SystemTime) {
         let field = |name: &str| {
             let mut lines = info.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         };
-        // Valkey says which Redis it is like.
+        // Valkey reports the Redis version that it is compatible with.
         if let Some(version) = field("redis_version")
             && numbers(version).is_none_or(|version| version < OLDEST)
         {
@@ -121,8 +89,8 @@ impl Health {
             && most != "0"
         {
             self.warnings.push(format!(
-                "{server}its maxmemory-policy is {policy}: when it is full it forgets counters, and \
-                 with them blocks; set it to noeviction"
+                "{server}its maxmemory-policy is {policy}: when it is full it evicts counters, and \
+                 blocks with them; set it to noeviction"
             ));
         }
         let its_time = field("server_time_usec").and_then(|time| time.parse().ok());
@@ -132,14 +100,22 @@ impl Health {
                 let apart = Period::Of(Duration::from_secs(apart.as_secs()));
                 self.warnings.push(format!(
                     "{server}its clock and this machine's are {apart} apart: blocks go by its clock, \
-                     and after a fail-over by another server's; have all clocks set by NTP"
+                     and after a fail-over by another server's; synchronize all clocks by NTP"
                 ));
             }
         }
-        // Replicas of a cluster answer too, and are not asked for anything else.
+        let scripts = field("number_of_cached_scripts").and_then(|scripts| scripts.parse().ok());
+        if let Some(scripts) = scripts.filter(|scripts: &u64| *scripts > SERVER_MAX) {
+            self.has_many_scripts = true;
+            self.warnings.push(format!(
+                "{server}it holds {scripts} scripts, so limits are sent with each call, which is slower; \
+                 run SCRIPT FLUSH"
+            ));
+        }
+        // In a cluster replicas answer INFO too; other commands go to primaries only.
         if field("role") == Some("slave") && field("cluster_enabled") != Some("1") {
             self.faults.push(format!(
-                "{server}it is a replica and takes no writes; connect to its primary, or through \
+                "{server}it is a replica and accepts no writes; connect to its primary, or through \
                  Sentinel"
             ));
         }
@@ -154,7 +130,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The first two numbers of a version.
+/// Major and minor number of a version.
 fn numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
@@ -170,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_to_do() {
+    fn findings_name_what_to_do() {
         let fine = "redis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\nrole:master\r\n";
         assert_eq!(read(fine), read("redis_version:6.2.0\r\n"));
         assert!(read(fine).warnings.is_empty() && read(fine).faults.is_empty());

@@ -1,9 +1,9 @@
 //! How counters are named in Redis.
 //!
-//! `prefix:{address}:kind`, or `prefix:{address}:kind:digest` with a digest of the subject; without
-//! an address the digest takes its place. What stands in braces decides where a Redis Cluster keeps a
-//! key, so all counters of one address are on one server and one script can decide on them; and so are
-//! all of one subject that have no address.
+//! `prefix:{address}:kind`, or `prefix:{address}:kind:digest` with a digest of address, kind and subject;
+//! without an address a digest of the subject takes its place. The part in braces, the hash tag, decides
+//! where a Redis Cluster keeps a key: all counters of one address are in one slot, so that one script can
+//! decide on them, and so are all counters of one subject that have no address.
 
 use std::{io::Write, net::IpAddr};
 
@@ -14,8 +14,8 @@ use crate::{
     store::{Key, StoreError, StoreErrorKind},
 };
 
-/// Writes keys. Subjects are user names and the like: they appear only as a digest, of one length
-/// and, given a secret, meaningless to somebody who reads the database.
+/// Names counters. Subjects are user names and the like: they appear only as a digest of fixed length,
+/// which, given a secret, reveals nothing to a reader of the database.
 pub(super) struct KeyScheme {
     prefix: String,
     channel: String,
@@ -29,7 +29,7 @@ impl KeyScheme {
             return Err(StoreError::new(
                 StoreErrorKind::Config,
                 format!(
-                    "{prefix:?} can't be a key prefix: use 1 to 64 printable ASCII characters without braces or spaces"
+                    "{prefix:?} is not a valid key prefix: use 1 to 64 printable ASCII characters without braces or spaces"
                 ),
             ));
         }
@@ -40,51 +40,70 @@ impl KeyScheme {
         })
     }
 
-    /// Where it is announced that a block was lifted.
+    /// The channel on which scripts publish the names of counters whose block was lifted.
     pub(super) fn channel(&self) -> &str {
         &self.channel
     }
 
-    pub(super) fn write(&self, key: &Key<'_>) -> Vec<u8> {
+    pub(super) fn name(&self, key: &Key<'_>) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.prefix.len() + key.kind.len() + 80);
         name.extend_from_slice(self.prefix.as_bytes());
         name.extend_from_slice(b":{");
         match key.address {
-            Some(address) => write_address(&mut name, address),
+            Some(address) => write_address(&mut name, address.tag()),
             None => self.write_digest(&mut name, key),
         }
         name.extend_from_slice(b"}:");
         for byte in key.kind.bytes() {
             name.push(byte);
-            // Doubled, so that no kind can look like another one with a digest behind it.
+            // Doubled, so that no kind can look like another one followed by a digest.
             if byte == b':' {
                 name.push(byte);
             }
         }
-        if key.address.is_some() && !key.subject.is_empty() {
-            name.push(b':');
-            self.write_digest(&mut name, key);
+        if let Some(address) = key.address {
+            if !key.subject.is_empty() {
+                name.push(b':');
+                self.write_digest(&mut name, key);
+            } else if address != address.tag() {
+                name.push(b':');
+                write_address(&mut name, address);
+            }
         }
         name
     }
 
-    /// 128 bits of a keyed hash, in hexadecimal: nobody finds two names with the same.
+    /// 128 bits of a keyed hash, in hexadecimal: collisions can't be found.
     fn write_digest(&self, name: &mut Vec<u8>, key: &Key<'_>) {
-        // Only where it is the hash tag must it be the same for all kinds. Elsewhere that would show
-        // which keys are of one user.
-        let kind = key.address.map_or("", |_| key.kind);
-        // Most are short, and what is in one piece is hashed in one go.
+        // In one piece, which is hashed in one call; most are short.
         let mut hashed = SmallVec::<[u8; 128]>::new();
+        // Only a hash tag must be the same for all kinds. Elsewhere a digest without kind and address would
+        // show which keys belong to one user.
+        let (kind, ip, prefix) = match key.address {
+            Some(address) => (key.kind, Some(address.ip()), address.prefix()),
+            None => ("", None, 0),
+        };
         hashed.extend_from_slice(&(kind.len() as u64).to_le_bytes());
         hashed.extend_from_slice(kind.as_bytes());
-        hashed.extend_from_slice(&key.subject);
+        match ip {
+            Some(IpAddr::V4(ip)) => {
+                hashed.extend_from_slice(&[4, prefix]);
+                hashed.extend_from_slice(&ip.octets());
+            }
+            Some(IpAddr::V6(ip)) => {
+                hashed.extend_from_slice(&[6, prefix]);
+                hashed.extend_from_slice(&ip.octets());
+            }
+            None => hashed.push(0),
+        }
+        hashed.extend_from_slice(key.subject);
         let hash = blake3::keyed_hash(&self.digest_key, &hashed);
         name.extend_from_slice(&hash.to_hex().as_bytes()[..32]);
     }
 }
 
-/// Writes an address as it is displayed. Each attempt has it in its keys, and formatting four numbers costs
-/// more than writing them.
+/// Writes an address as it is displayed. Every attempt has it in its keys, and formatting machinery costs
+/// more than the digits.
 fn write_address(name: &mut Vec<u8>, address: Address) {
     let IpAddr::V4(ip) = address.ip() else {
         // Writing to a vector can't fail.
@@ -99,29 +118,6 @@ fn write_address(name: &mut Vec<u8>, address: Address) {
     }
 }
 
-/// What stands in braces in a key, and what comes after that.
-fn tag_and_kind(key: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (_, key) = split_at(key, b'{')?;
-    split_at(key, b'}')
-}
-
-fn split_at(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
-    let at = text.iter().position(|other| *other == byte)?;
-    Some((&text[..at], &text[at + 1..]))
-}
-
-/// What stands in braces in a key.
-pub(super) fn hash_tag(key: &[u8]) -> &[u8] {
-    tag_and_kind(key).map_or(key, |(tag, _)| tag)
-}
-
-/// What stands for this key in a store of this process: its tag is the subject, so that an account's
-/// counters and its known addresses belong together there too.
-pub(super) fn local_key(key: &[u8]) -> Key<'_> {
-    let (tag, kind) = tag_and_kind(key).unwrap_or((key, key));
-    Key::of_subject(std::str::from_utf8(kind).unwrap_or_default(), tag)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -133,7 +129,7 @@ mod tests {
     }
 
     fn written(key: &Key<'_>) -> String {
-        String::from_utf8(scheme().write(key)).unwrap()
+        String::from_utf8(scheme().name(key)).unwrap()
     }
 
     #[test]
@@ -142,38 +138,33 @@ mod tests {
         let pair = Key::of_address(address, "user-address").and_subject(&b"user"[..]);
         assert_eq!(
             written(&Key::of_address(address, "address")),
-            "login:{2001:db8:1:2::/64}:address"
+            "login:{2001:db8:1::/48}:address:2001:db8:1:2::/64"
         );
-        assert!(written(&pair).starts_with("login:{2001:db8:1:2::/64}:user-address:"));
+        assert!(written(&pair).starts_with("login:{2001:db8:1::/48}:user-address:"));
     }
 
     #[test]
-    fn names_stay_what_they_are() {
-        // With another name for it, a counter that is in Redis is forgotten.
+    fn names_are_stable() {
+        // Under another name, a counter that is in Redis would be lost.
         let pair = |address: &str, kind: &'static str| {
             let key = Key::of_address(address.parse().unwrap(), kind);
             written(&key.and_subject(&b"user1"[..]))
         };
-        for (name, expected) in [
-            (
-                pair("158.55.121.177", "user-address"),
-                "login:{158.55.121.177}:user-address:ae5d2643d63f60d7fca23f84af7d40ed",
-            ),
-            (
-                pair("2001:db8:1:2::/64", "user-address"),
-                "login:{2001:db8:1:2::/64}:user-address:ae5d2643d63f60d7fca23f84af7d40ed",
-            ),
-            (
-                pair("158.55.121.177", "a:b"),
-                "login:{158.55.121.177}:a::b:fa2f07c1786502eb645c4b41974e88ad",
-            ),
-            (
-                written(&Key::of_subject("account", &b"user1"[..])),
-                "login:{f3885eff35554b82634ab9ae247503e8}:account",
-            ),
-        ] {
-            assert_eq!(name, expected);
-        }
+        let names = [
+            pair("158.55.121.177", "user-address"),
+            pair("2001:db8:1:2::/64", "user-address"),
+            pair("158.55.121.177", "a:b"),
+            written(&Key::of_subject("account", &b"user1"[..])),
+        ];
+        assert_eq!(
+            names,
+            [
+                "login:{158.55.121.177}:user-address:146836e3206bb1eb625519cb9c8ee1c1",
+                "login:{2001:db8:1::/48}:user-address:14841c65e8f55c07859b898eea917670",
+                "login:{158.55.121.177}:a::b:c6ec76d20a18f3125b9a576f039c217d",
+                "login:{b8a48ba94d59df67ee12decf264190be}:account",
+            ]
+        );
     }
 
     #[test]
@@ -183,7 +174,6 @@ mod tests {
             let address = Address::new(ip.into(), 64);
             let name = written(&Key::of_address(address, "address"));
             assert_eq!(name, format!("login:{{{address}}}:address"));
-            assert_eq!(hash_tag(name.as_bytes()), address.to_string().as_bytes());
         }
     }
 
@@ -243,7 +233,7 @@ mod tests {
                     let name = written(&key);
                     assert!(name.len() < 128 && name.is_ascii(), "{name}");
                     assert_eq!(name.matches(['{', '}']).count(), 2, "{name}");
-                    if let Some(other) = seen.insert(name, key.clone()) {
+                    if let Some(other) = seen.insert(name, key) {
                         let subject = String::from_utf8_lossy(other.subject());
                         panic!("{key:?} of {subject:?} shares the key of {other:?}");
                     }
@@ -253,10 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_one_user_at_two_addresses_have_nothing_in_common() {
+        let addresses = ["192.0.2.1", "192.0.2.2", "2001:db8::/64", "2001:db8::/56"];
+        let digests = addresses.map(|address| {
+            let key = Key::of_address(address.parse().unwrap(), "user-address");
+            let name = written(&key.and_subject(&b"user"[..]));
+            name.rsplit_once(':').unwrap().1.to_owned()
+        });
+        for (i, digest) in digests.iter().enumerate() {
+            assert!(!digests[..i].contains(digest), "{digests:?}");
+        }
+    }
+
+    #[test]
     fn a_secret_changes_every_digest_and_names_are_not_in_clear() {
         let key = Key::of_subject("account", &b"somebody"[..]);
         let other = KeyScheme::new("login", b"secret").unwrap();
-        assert_ne!(scheme().write(&key), other.write(&key));
+        assert_ne!(scheme().name(&key), other.name(&key));
         assert!(!written(&key).contains("somebody"));
     }
 

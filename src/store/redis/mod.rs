@@ -1,56 +1,50 @@
 //! The store that a fleet of servers shares.
+//!
+//! [`RedisStore`] is three stores around each other, each with one concern: a plain backend that sends
+//! scripts and reads replies, a block cache that refuses blocked callers from memory, and a failover
+//! that decides while Redis does not answer.
 
-mod alone;
-mod announcements;
-mod blocks;
-mod breaker;
+mod backend;
 mod builder;
-mod calls;
+mod cluster;
 mod connection;
 mod counters;
-mod debts;
 mod health;
+mod invalidation;
 mod keys;
-mod outage;
-mod recovery;
 mod reply;
 mod scripts;
 mod shared_connection;
 mod tls;
 mod topology;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
-
-pub use bb8_redis::bb8;
-pub use redis;
+use std::{fmt, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 
-use self::{alone::Alone, blocks::Blocks, connection::Link, debts::Debt, keys::KeyScheme};
-pub use self::{
-    builder::RedisStoreBuilder,
-    health::Health,
-    outage::{Outage, Status},
+use self::backend::Backend;
+#[cfg(feature = "tls")]
+pub use self::tls::install_crypto_provider;
+pub use self::{builder::RedisStoreBuilder, health::Health};
+pub use super::failover::Outage;
+use super::{
+    Key, Settlement, Slot, Standings, Store, StoreError, StoreFuture, block_cache::BlockCache,
+    delegate_store, failover::Failover,
 };
-use super::{Key, Slot, Standings, Store, StoreError, StoreFuture};
-use crate::{Address, KnownAddresses, Token, clock::Clock};
+use crate::{Address, KnownAddresses, Token};
+
+/// The stores that a [`RedisStore`] is made of.
+type Stack = Failover<BlockCache<Backend>>;
 
 /// Counters in Redis 6.2 or later, or in Valkey.
 ///
 /// Each decision is one Lua script in one round trip, with the server's own time. Calls share a few
-/// connections; each is answered within one deadline. The first call after a restart of Redis works.
+/// connections, and each is answered within one deadline. The first call after a restart of Redis works.
 ///
-/// While Redis does not answer, each process goes on counting by itself and tells Redis afterwards, unless
-/// [another mode](Outage) is chosen. Whoever is blocked is refused from memory; see
-/// [`remembered_blocks`](RedisStoreBuilder::remembered_blocks).
+/// While Redis does not answer, each process goes on counting by itself and replays to Redis afterwards,
+/// unless [another mode](Outage) is chosen. Blocked callers are refused from memory; see
+/// [`with_block_cache_capacity`](RedisStoreBuilder::with_block_cache_capacity).
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,79 +55,76 @@ use crate::{Address, KnownAddresses, Token, clock::Clock};
 /// # Ok(()) }
 /// ```
 ///
-/// # Set Redis up so that it does not forget
+/// # Configure Redis not to evict
 ///
-/// With any `maxmemory-policy` but `noeviction`, a full Redis drops counters, and with them blocks:
-/// whoever can fill it can lift them. With `noeviction` it refuses to write, and attempts are decided as
-/// in any [`Outage`].
+/// With any `maxmemory-policy` but `noeviction`, a full Redis evicts counters, and blocks with them: a
+/// client that can fill it can lift blocks. With `noeviction` it refuses writes, and attempts are decided
+/// as in any [`Outage`].
 ///
 /// # Redis Cluster
 ///
 /// All counters of an address are in one slot and are decided in one step. A rule that does not count
-/// by address, as by account, is in another one. There a cluster is asked for the address first and
-/// then, if that admits, for the account; what the one has admitted is taken back if the other refuses.
-/// So nothing is admitted beyond a limit, for one more round trip.
+/// by address, such as one by account, is in another. A cluster is asked for the address first and then,
+/// if that admits, for the account; what the first has admitted is taken back if the second refuses. So
+/// nothing is admitted beyond a limit, for one more round trip. Only primaries are asked.
 ///
-/// Only primaries are asked, never replicas.
+/// Slots may be moved while the store is in use. A caller without a counter waits until its slot has
+/// moved; if that takes longer than the deadline, the call fails.
 ///
-/// A store should be used in the Tokio runtime that it was made in: connections end with the runtime in
-/// which they were opened.
+/// # Runtime
 ///
-/// Slots may be moved while it is in use. A caller who has no counter yet waits until the slot has moved;
-/// if that takes longer than the deadline, it is an error.
+/// A store belongs to the Tokio runtime in which it was made: its connections end with that runtime.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<dyn Link>,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    keys: KeyScheme,
-    clock: Option<Arc<dyn Clock>>,
-    /// Whether a server has refused to decide on counters of different hash tags, as a cluster does.
-    is_cluster: AtomicBool,
-    blocks: Blocks,
-    alone: Alone,
+    stack: Stack,
 }
 
 impl RedisStore {
-    /// Connects to the Redis at a URL. Fails if it does not answer.
+    /// Connects to the Redis at a URL.
     ///
     /// | | |
     /// |---|---|
     /// | one server | `redis://[user:password@]host[:port][/database]` |
-    /// | through a socket | `unix:///path/to/redis.sock` |
+    /// | a Unix socket | `unix:///path/to/redis.sock` |
     /// | a cluster | `redis+cluster://[user:password@]host[:port],host[:port],…` |
-    /// | what Sentinel says | `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]` |
+    /// | Sentinel | `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]` |
     ///
-    /// A few servers of a cluster are enough, it tells of the others. User and password are those of
-    /// Redis, also where the hosts are Sentinels. For anything that a URL can't say there is
+    /// A few servers of a cluster are enough to discover the others. User and password are those of
+    /// Redis, also where the hosts are Sentinels. For anything that a URL can't express there is
     /// [`build_with_manager`](RedisStoreBuilder::build_with_manager).
     ///
     /// # TLS
     ///
     /// With the feature `tls` there are `rediss://`, `rediss+cluster://` and `rediss+sentinel://`.
-    /// Every server is then reached over TLS, the Sentinels too, and must show a certificate for the
-    /// name or address that it is reached by: the one in the URL, or the one by which a cluster or
-    /// Sentinel names it. That is an address, unless `cluster-announce-hostname` and
-    /// `cluster-preferred-endpoint-type`, or Sentinel's `announce-hostnames`, say otherwise.
+    /// Every server is then reached over TLS, the Sentinels too, and must present a certificate for the
+    /// name or address by which it is reached: the one in the URL, or the one by which a cluster or
+    /// Sentinel announces it. That is an address, unless `cluster-announce-hostname` and
+    /// `cluster-preferred-endpoint-type`, or Sentinel's `announce-hostnames`, are set.
     ///
-    /// The system's authorities are believed, or those of
-    /// [`certificates`](RedisStoreBuilder#method.certificates). `#insecure`, by which redis-rs believes
-    /// everybody, is refused. redis-rs reads the system's authorities anew for each connection that
-    /// it opens, which takes some ten milliseconds of the deadline.
+    /// The system's certificate authorities are trusted, or those of
+    /// [`with_root_certificates`](RedisStoreBuilder#method.with_root_certificates). `#insecure`, by which
+    /// redis-rs skips verification, is rejected. redis-rs reads the system's authorities for each new
+    /// connection, which takes some ten milliseconds of the deadline.
     ///
-    /// If the app has not chosen a crypto provider for rustls by then (`install_default`), ring becomes
-    /// the one of the process.
+    /// redis-rs uses the crypto provider that is installed for the process. An app that has installed
+    /// none calls `install_crypto_provider` once at its start.
+    ///
+    /// # Errors
+    ///
+    /// The URL is invalid, Redis does not answer, or it is [unfit](Self::health) to keep counters.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, StoreError> {
         Self::builder().connect(url).await
     }
 
-    /// Takes its connections out of a pool that the app has already.
+    /// Takes connections from a pool that the app has already.
     ///
     /// A connection is shared with the pool's other users, not taken away from them. Leave the
-    /// pool's `test_on_check_out` on, as it is by default: it is paid once for a connection, and
-    /// without it a pool hands out connections that are dead.
+    /// pool's `test_on_check_out` on, as it is by default: it is paid once per connection, and
+    /// without it a pool hands out dead connections.
+    ///
+    /// # Errors
+    ///
+    /// There is no Tokio runtime.
     pub fn from_pool<M>(pool: Pool<M>) -> Result<Self, StoreError>
     where
         M: ManageConnection<Error = RedisError>,
@@ -142,96 +133,75 @@ impl RedisStore {
         Self::builder().build_with_pool(pool)
     }
 
-    /// Begins a store with settings of its own.
+    /// Starts a store with settings of its own.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
 
-    /// How it gets on. Asks nobody.
+    /// Current state and counters of this store. Sends no command.
     pub fn status(&self) -> Status {
-        let Shared { blocks, alone, .. } = &*self.shared;
+        let cache = self.stack.inner();
         Status {
-            is_away: alone.breaker.is_open(),
-            owed: alone.debts.len(),
-            refused_from_memory: blocks.refused(),
-            decided_alone: alone.decided.load(Ordering::Relaxed),
-            admitted_uncounted: alone.uncounted.load(Ordering::Relaxed),
-            hears_of_unblocks: blocks.are_announced(),
+            is_degraded: self.stack.is_open(),
+            pending: self.stack.pending(),
+            cached_refusals: cache.hits(),
+            fallback_decisions: self.stack.fallback_decisions(),
+            admitted_uncounted: self.stack.admitted_uncounted(),
+            is_subscribed: cache.is_subscribed(),
         }
     }
 
-    /// Where it is announced that a block was lifted.
-    fn channel(&self) -> &str {
-        self.shared.keys.channel()
+    /// Checks whether Redis answers and can keep counters, for a readiness probe, and what should be
+    /// changed about it. [`connect`](Self::connect) does so too, and logs the warnings (feature
+    /// `tracing`).
+    ///
+    /// It runs a script on a counter of its own.
+    ///
+    /// # Errors
+    ///
+    /// Redis does not answer, does not write, is too old, or is a replica. A Redis that does not permit
+    /// `INFO` is taken to be fit if it writes, with a warning.
+    pub async fn health(&self) -> Result<Health, StoreError> {
+        self.stack.inner().inner.health().await
     }
 }
 
 impl Store for RedisStore {
-    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        match slots.is_empty() {
-            true => StoreFuture::now(Ok(Standings::default())),
-            false => self.decide(token, lease, self.counters(slots)),
-        }
-    }
-
-    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        match slots.is_empty() {
-            true => StoreFuture::now(Ok(Standings::default())),
-            false => self.stand(self.counters(slots)),
-        }
-    }
-
-    fn fail(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        match slots.is_empty() {
-            true => StoreFuture::now(Ok(0)),
-            false => {
-                let now = self.shared.alone.clock.now();
-                self.tell(token, Debt::Fail(token, self.counters(slots), now))
-            }
-        }
-    }
-
-    fn cancel(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<usize> {
-        match slots.is_empty() {
-            true => StoreFuture::now(Ok(0)),
-            false => self.tell(token, Debt::cancel(token, self.counters(slots))),
-        }
-    }
-
-    fn cleanup(
-        &self,
-        token: Option<Token>,
-        mains: &[Slot<'_>],
-        others: &[Slot<'_>],
-    ) -> StoreFuture<()> {
-        let counters = self.counters(mains.iter().chain(others));
-        match token {
-            _ if counters.len() == 0 => StoreFuture::now(Ok(())),
-            Some(token) => {
-                let now = self.shared.alone.clock.now();
-                let debt = Debt::CleanUp(Some(token), counters, mains.len(), now);
-                self.tell(token, debt).done()
-            }
-            None => self.wipe(counters, mains.len()),
-        }
-    }
-
-    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
-        self.tell_of_address(key, address, keep)
-    }
-
-    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
-        self.known_from(key, keep)
-    }
-
-    fn flush(&self) -> StoreFuture<()> {
-        let store = self.clone();
-        StoreFuture::later(async move { store.all_told().await })
-    }
+    delegate_store!(self => self.stack);
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
     }
+}
+
+/// State and counters of a [`RedisStore`], for dashboards and alerts. See [`RedisStore::status`].
+///
+/// ```no_run
+/// # fn example(store: tower_login_rate_limit::store::RedisStore) {
+/// let status = store.status();
+/// println!("login_redis_degraded {}", u8::from(status.is_degraded));
+/// println!("login_cached_refusals_total {}", status.cached_refusals);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The circuit breaker is open: Redis is not asked at present, because several calls in a row have
+    /// failed.
+    pub is_degraded: bool,
+    /// How many attempts in flight and outcomes are in the journal, for Redis to learn of.
+    pub pending: usize,
+    /// Attempts that were refused from the block cache, without a command to Redis.
+    pub cached_refusals: u64,
+    /// Attempts that the fallback has decided.
+    pub fallback_decisions: u64,
+    /// Attempts that were admitted uncounted, with [`Outage::Open`].
+    pub admitted_uncounted: u64,
+    /// Whether invalidations are received, so that an unblock elsewhere takes effect at once. If not,
+    /// cached blocks are revalidated twice a second.
+    pub is_subscribed: bool,
 }

@@ -1,5 +1,4 @@
-//! What scripts answer, read strictly: a reply that is not exactly what was promised is an error, not
-//! a permission.
+//! Reads the replies of scripts strictly: what is not exactly a valid reply is an error, not a permission.
 
 use std::time::Duration;
 
@@ -8,87 +7,108 @@ use redis::Value;
 use crate::{
     Address, Period, Token,
     algorithm::{Standing, State},
-    store::{Standings, StoreError, StoreErrorKind},
+    store::{ServerId, Standings, StoreError, StoreErrorKind},
 };
 
-/// Reads the reply of `reserve.lua` on so many counters. `token` is what was reserved; `None` after a
-/// check.
+/// Reads the reply of `reserve.lua`. `token` is what was reserved, `None` after a check; `window` is the
+/// limit of a counter that is a sliding window. With a block comes the server that reports it.
 pub(super) fn standings(
     reply: &Value,
     token: Option<Token>,
     counters: usize,
     window: impl Fn(usize) -> Option<u32>,
-) -> Result<Standings, StoreError> {
+) -> Result<(Standings, Option<ServerId>), StoreError> {
     let values = match reply {
-        Value::Array(values) => values,
-        Value::BulkString(said) => {
-            let is_ours = token.is_some_and(|token| said == token.as_bytes());
-            let first = |i| Some(Standing::new(1, window(i)?, State::Clear));
-            let standings = is_ours.then(|| (0..counters).map(first).collect());
-            return standings
-                .flatten()
-                .ok_or_else(|| unexpected("reserve.lua", reply));
+        Value::BulkString(text) => {
+            let standings = token.and_then(|token| admitted(text, token, counters, window));
+            let standings = standings.map(|standings| (standings, None));
+            return standings.ok_or_else(|| unexpected("reserve.lua", reply));
         }
+        Value::Array(values) => values,
         _ => return Err(unexpected("reserve.lua", reply)),
     };
-    if values.len() == counters + 1 {
-        return admitted(values, token, window).ok_or_else(|| unexpected("reserve.lua", reply));
-    }
-    if values.len() != counters * VALUES {
-        return Err(unexpected("reserve.lua", reply));
-    }
-    let said: Option<Vec<_>> = values
+    let (each, server) = match values.split_at_checked(counters * VALUES) {
+        Some((each, [])) => (each, None),
+        Some((each, [value])) => match server_id(value) {
+            Some(server) => (each, Some(server)),
+            None => return Err(unexpected("reserve.lua", reply)),
+        },
+        _ => return Err(unexpected("reserve.lua", reply)),
+    };
+    let read: Option<Vec<_>> = each
         .chunks_exact(VALUES)
         .map(|values| standing(values, token))
         .collect();
-    let said = said.ok_or_else(|| unexpected("reserve.lua", reply))?;
-    let standings: Standings = said.iter().map(|(standing, _)| *standing).collect();
-    // What was admitted is in every counter that it counts in; what was refused, or was not asked to
-    // be admitted, is in none.
+    let read = read.ok_or_else(|| unexpected("reserve.lua", reply))?;
+    let standings: Standings = read.iter().map(|(standing, _)| *standing).collect();
+    // An admitted attempt is in every counter in which it counts; any other is in none.
     let admitted = token.is_some() && standings.admitted();
-    let as_it_should = |(standing, is_in): &(Standing, bool)| match standing.state {
+    let is_consistent = |(standing, is_in): &(Standing, bool)| match standing.state {
         State::Exempt => !is_in,
         _ => *is_in == admitted,
     };
-    match said.iter().all(as_it_should) {
-        true => Ok(standings),
-        false => Err(unexpected("reserve.lua", reply)),
+    if read.iter().all(is_consistent) && !(admitted && server.is_some()) {
+        Ok((standings, server))
+    } else {
+        Err(unexpected("reserve.lua", reply))
     }
 }
 
-/// The short reply, of windows that admitted the attempt. `window` is how many attempts each holds, if it
-/// is one.
+/// Reads a server's run id.
+fn server_id(value: &Value) -> Option<ServerId> {
+    match value {
+        Value::BulkString(id) if id.iter().all(u8::is_ascii_hexdigit) => {
+            id.as_slice().try_into().ok()
+        }
+        _ => None,
+    }
+}
+
+/// Reads the reply of `restore.lua`: the server on which the counter is blocked now.
+pub(super) fn restored(reply: &Value) -> Result<Option<ServerId>, StoreError> {
+    match reply {
+        Value::BulkString(id) if id.is_empty() => Ok(None),
+        value => {
+            let server = server_id(value).map(Some);
+            server.ok_or_else(|| unexpected("restore.lua", reply))
+        }
+    }
+}
+
+/// Reads the short reply, of windows that admitted the attempt.
 fn admitted(
-    values: &[Value],
-    token: Option<Token>,
+    text: &[u8],
+    token: Token,
+    counters: usize,
     window: impl Fn(usize) -> Option<u32>,
 ) -> Option<Standings> {
-    let [Value::BulkString(said), usages @ ..] = values else {
-        return None;
-    };
-    let standing = |(i, usage): (usize, &Value)| {
-        let (Value::Int(usage), limit) = (usage, window(i)?) else {
-            return None;
-        };
-        match u32::try_from(*usage) {
+    let usages = text.strip_prefix(token.as_bytes())?;
+    if usages.is_empty() {
+        let first = |i| Some(Standing::new(1, window(i)?, State::Clear));
+        return (0..counters).map(first).collect();
+    }
+    let usages = std::str::from_utf8(usages.strip_prefix(b" ")?).ok()?;
+    let standing = |(i, usage): (usize, &str)| {
+        let (usage, limit) = (usage.parse::<i64>().ok()?, window(i)?);
+        match u32::try_from(usage) {
             Ok(usage) => (1..=limit)
                 .contains(&usage)
                 .then(|| Standing::new(usage, limit, State::Clear)),
-            // This many, below -1.
+            // -1 less the usage of an exempt counter.
             Err(_) => {
                 let usage = u32::try_from(usage.checked_add(1)?.checked_neg()?).ok()?;
                 (usage < limit).then(|| Standing::new(usage, limit, State::Exempt))
             }
         }
     };
-    let is_ours = token.is_some_and(|token| said == token.as_bytes());
-    (is_ours.then(|| usages.iter().enumerate().map(standing).collect()))?
+    let standings: Option<Standings> = usages.split(' ').enumerate().map(standing).collect();
+    standings.filter(|standings| standings.len() == counters)
 }
 
-/// How many values there are for each counter.
+/// The number of values for each counter.
 const VALUES: usize = 5;
 
-/// How one counter stands, and whether the attempt is in it.
+/// Reads how one counter stands, and whether the attempt is in it.
 fn standing(values: &[Value], ours: Option<Token>) -> Option<(Standing, bool)> {
     let [
         Value::Int(usage),
@@ -173,7 +193,7 @@ pub(super) fn unexpected(script: &str, reply: &Value) -> StoreError {
     }
     StoreError::new(
         StoreErrorKind::Protocol,
-        format!("redis answered {script} with something else than the script replies: {shown}"),
+        format!("unexpected reply of {script}: {shown}"),
     )
 }
 
@@ -197,17 +217,14 @@ mod tests {
     }
 
     fn read(values: Vec<Value>, reserved: bool) -> Result<Standings, StoreError> {
-        let counters = values.len().div_ceil(VALUES).max(1);
-        standings(
-            &Value::Array(values),
-            reserved.then_some(TOKEN),
-            counters,
-            |_| Some(5),
-        )
+        let counters = (values.len() / VALUES).max(1);
+        let token = reserved.then_some(TOKEN);
+        let read = standings(&Value::Array(values), token, counters, |_| Some(5));
+        read.map(|(standings, _)| standings)
     }
 
     #[test]
-    fn what_the_script_says_is_understood() {
+    fn valid_replies_are_read() {
         assert!(read(counter(5, 5, OURS, 0), true).unwrap().admitted());
         let both = [counter(1, 5, OURS, 0), counter(2, 5, OURS, 0)].concat();
         assert!(read(both, true).unwrap().admitted());
@@ -236,64 +253,106 @@ mod tests {
         assert!(read(counter(1, 5, EXEMPT, 0), true).unwrap().admitted());
     }
 
-    fn short(token: &[u8], usages: &[i64]) -> Value {
-        let token = Value::BulkString(token.to_vec());
-        let usages = usages.iter().map(|usage| Value::Int(*usage));
-        Value::Array([token].into_iter().chain(usages).collect())
+    #[test]
+    fn the_server_that_reports_a_block_is_read() {
+        let id = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let blocked = || counter(5, 5, None, 12);
+        let read = |last: Value, mut values: Vec<Value>| {
+            values.push(last);
+            let read = standings(&Value::Array(values), Some(TOKEN), 1, |_| Some(5));
+            read.map(|(_, server)| server)
+        };
+        let hex = "0123456789abcdef0123456789abcdef01234567";
+        let server = read(id(hex), blocked()).unwrap();
+        assert_eq!(server.unwrap(), hex.as_bytes());
+        for last in [
+            id(""),
+            id(&hex[1..]),
+            id(&hex.replace('a', "x")),
+            Value::Nil,
+        ] {
+            assert!(read(last.clone(), blocked()).is_err());
+            assert_eq!(restored(&last).is_err(), last != id(""));
+        }
+        assert!(read(id(hex), counter(1, 5, OURS, 0)).is_err());
+        assert_eq!(restored(&id(hex)).unwrap(), server);
+    }
+
+    fn short(token: &[u8], usages: &str) -> Value {
+        Value::BulkString([token, usages.as_bytes()].concat())
     }
 
     #[test]
-    fn windows_that_admit_need_few_words() {
-        let windows = |i: usize| Some([25, 5][i]);
-        let admitted = standings(&short(&[7; 16], &[2, 5]), Some(TOKEN), 2, windows).unwrap();
-        assert_eq!(admitted[0], Standing::new(2, 25, State::Clear));
-        assert_eq!(admitted[1], Standing::new(5, 5, State::Clear));
+    fn short_replies_are_read() {
+        let windows = |i: usize| [25, 5].get(i).copied();
+        let read = |usages| {
+            let reply = short(&[7; 16], usages);
+            standings(&reply, Some(TOKEN), 2, windows).unwrap().0
+        };
+        let standing = |usage, limit, state| Standing::new(usage, limit, state);
+        for (usages, first, second) in [
+            (
+                "",
+                standing(1, 25, State::Clear),
+                standing(1, 5, State::Clear),
+            ),
+            (
+                " 2 5",
+                standing(2, 25, State::Clear),
+                standing(5, 5, State::Clear),
+            ),
+            (
+                " 2 -1",
+                standing(2, 25, State::Clear),
+                standing(0, 5, State::Exempt),
+            ),
+            (
+                " -25 1",
+                standing(24, 25, State::Exempt),
+                standing(1, 5, State::Clear),
+            ),
+        ] {
+            assert_eq!(read(usages)[..], [first, second], "{usages}");
+        }
 
-        let exempt = standings(&short(&[7; 16], &[2, -1]), Some(TOKEN), 2, windows).unwrap();
-        assert_eq!(exempt[1], Standing::new(0, 5, State::Exempt));
-        let exempt = standings(&short(&[7; 16], &[-25, 1]), Some(TOKEN), 2, windows).unwrap();
-        assert_eq!(exempt[0], Standing::new(24, 25, State::Exempt));
-
-        // The first attempt in all of them.
-        let alone = Value::BulkString(vec![7; 16]);
-        let admitted = standings(&alone, Some(TOKEN), 2, windows).unwrap();
-        assert_eq!(admitted[0], Standing::new(1, 25, State::Clear));
-        assert_eq!(admitted[1], Standing::new(1, 5, State::Clear));
-        assert_eq!(admitted.len(), 2);
-
-        let is_none = |reply: &Value, token, counters, windows: fn(usize) -> Option<u32>| {
-            let error = standings(reply, token, counters, windows).expect_err("no permission");
+        let fails = |reply: &Value, token, windows: fn(usize) -> Option<u32>| {
+            let error = standings(reply, token, 2, windows).expect_err("no permission");
             assert_eq!(error.kind(), StoreErrorKind::Protocol);
         };
-        for reply in [
-            short(&[8; 16], &[2, 5]),
-            short(b"", &[2, 5]),
-            short(&[7; 16], &[2]),
-            short(&[7; 16], &[2, 5, 1]),
-            short(&[7; 16], &[0, 5]),
-            short(&[7; 16], &[2, 6]),
-            short(&[7; 16], &[2, -6]),
-            short(&[7; 16], &[2, i64::MIN]),
-            short(&[7; 16], &[2, i64::MAX]),
-            Value::Array(vec![Value::Int(2); 3]),
-            Value::Array(vec![Value::BulkString(vec![7; 16]); 3]),
-            Value::BulkString(vec![8; 16]),
-            Value::BulkString(vec![7; 15]),
-            Value::BulkString(vec![]),
-            Value::SimpleString("OK".into()),
+        let windows = |i: usize| [25, 5].get(i).copied();
+        for usages in [
+            " ",
+            " 2",
+            " 2 5 1",
+            " 0 5",
+            " 2 6",
+            " 2 -6",
+            " 2 x",
+            "2 5",
+            " 2 5 ",
+            " 2  5",
+            " 2 \u{665}",
+            " 2 -9223372036854775808",
+            " 2 9223372036854775807",
+            " 2 9223372036854775808",
         ] {
-            is_none(&reply, Some(TOKEN), 2, |i| Some([25, 5][i]));
+            fails(&short(&[7; 16], usages), Some(TOKEN), windows);
         }
-        // A check, and a counter that is no window.
-        is_none(&short(&[7; 16], &[2, 5]), None, 2, |_| Some(5));
-        is_none(&alone, None, 2, |_| Some(5));
-        for reply in [&short(&[7; 16], &[2, 5]), &alone] {
-            is_none(reply, Some(TOKEN), 2, |i| [Some(5), None][i]);
+        for token in [&[8; 16][..], &[7; 15], b""] {
+            fails(&short(token, " 2 5"), Some(TOKEN), windows);
+            fails(&short(token, ""), Some(TOKEN), windows);
+        }
+        fails(&Value::SimpleString("OK".into()), Some(TOKEN), windows);
+        for usages in ["", " 2 5"] {
+            let reply = short(&[7; 16], usages);
+            // A check, and a counter that is no window.
+            fails(&reply, None, windows);
+            fails(&reply, Some(TOKEN), |i| [Some(5), None][i]);
         }
     }
 
     #[test]
-    fn everything_else_is_an_error_and_no_permission() {
+    fn anything_else_is_an_error() {
         let other = Some(&[8; 16][..]);
         let broken: Vec<Vec<Value>> = vec![
             vec![],

@@ -9,34 +9,34 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, aio::ConnectionLike};
+use redis::{Cmd, RedisError, Value, aio::ConnectionLike};
 use tokio::time::{Instant, timeout};
 
-use super::scripts::Script;
+use super::{counters::Call, scripts::Script};
 
-/// Sends another command behind one that may still be carried out, on the same connection, on which
-/// commands to one server keep their order. Says whether that was answered.
-pub(super) type Afterthought =
-    Box<dyn FnOnce(Cmd, &'static Script) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send>;
+/// Sends a command behind one that may still run, on the same connection, on which commands to one server
+/// keep their order. Returns whether it was answered.
+pub(super) type FollowUp =
+    Box<dyn FnOnce(Call) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send>;
 
-/// How long an afterthought may take: as long as a server that was away for a while might.
+/// How long a server that hangs may take to wake up and answer what no caller waits for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// How often something is tried again that nobody waits for.
+/// How often background work is retried.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 
-/// A connection that many use at once and any of them can declare dead.
+/// A connection that many callers use at once, each of which can mark it dead.
 #[derive(Clone)]
 pub(super) struct SharedConnection<C> {
     pub(super) connection: C,
-    known: Arc<Known>,
+    state: Arc<State>,
 }
 
-/// What is known of a connection.
+/// The state that all clones of a connection share.
 #[derive(Default)]
-struct Known {
+struct State {
     is_broken: AtomicBool,
-    answers: AtomicU64,
-    /// Whether a task looks what is the matter with it.
+    replies: AtomicU64,
+    /// Whether a task is checking if it is dead.
     is_watched: AtomicBool,
 }
 
@@ -44,32 +44,26 @@ impl<C: ConnectionLike> SharedConnection<C> {
     pub(super) async fn exchange(
         &mut self,
         command: &Cmd,
-        script: Option<&'static Script>,
+        script: Option<&Script>,
     ) -> Result<Value, RedisError> {
-        let answer = command.query_async(&mut self.connection).await;
-        match (answer, script) {
-            (Err(error), Some(script))
-                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) =>
-            {
-                let by_source = script.call_by_source(command);
-                by_source.query_async(&mut self.connection).await
-            }
-            (answer, _) => answer,
+        match script {
+            Some(script) => script.run(command, &mut self.connection).await,
+            None => command.query_async(&mut self.connection).await,
         }
     }
 }
 
 impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
-    pub(super) fn afterthought(mut self) -> Afterthought {
-        Box::new(move |command, script| {
+    pub(super) fn follow_up(mut self) -> FollowUp {
+        Box::new(move |call| {
             Box::pin(async move {
-                let (known, until) = (Arc::clone(&self.known), Instant::now() + PATIENCE);
-                let mut answer = pin!(self.exchange(&command, Some(script)));
+                let (state, until) = (Arc::clone(&self.state), Instant::now() + PATIENCE);
+                let mut reply = pin!(self.exchange(&call.command, Some(&call.script)));
                 loop {
-                    match timeout(RETRY, answer.as_mut()).await {
-                        Ok(answer) => return answer.is_ok(),
-                        // Nothing will come back on it.
-                        Err(_) if known.is_broken.load(Ordering::Relaxed) => return false,
+                    match timeout(RETRY, reply.as_mut()).await {
+                        Ok(reply) => return reply.is_ok(),
+                        // Nothing will be received on it any more.
+                        Err(_) if state.is_broken.load(Ordering::Relaxed) => return false,
                         Err(_) if Instant::now() > until => return false,
                         Err(_) => {}
                     }
@@ -79,8 +73,8 @@ impl<C: ConnectionLike + Send + 'static> SharedConnection<C> {
     }
 }
 
-/// Dropped, says that nobody looks what is the matter with a connection.
-pub(super) struct Watching(Arc<Known>);
+/// Held by the task that checks if a connection is dead.
+pub(super) struct Watching(Arc<State>);
 
 impl Drop for Watching {
     fn drop(&mut self) {
@@ -92,30 +86,30 @@ impl<C> SharedConnection<C> {
     pub(super) fn new(connection: C) -> Self {
         Self {
             connection,
-            known: Arc::default(),
+            state: Arc::default(),
         }
     }
 
     pub(super) fn mark_broken(&self) {
-        self.known.is_broken.store(true, Ordering::Relaxed);
+        self.state.is_broken.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.known.is_broken.load(Ordering::Relaxed)
+        self.state.is_broken.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_answered(&self) {
-        self.known.answers.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_reply(&self) {
+        self.state.replies.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often something came back on it.
-    pub(super) fn answers(&self) -> u64 {
-        self.known.answers.load(Ordering::Relaxed)
+    /// How many replies were received on it.
+    pub(super) fn replies(&self) -> u64 {
+        self.state.replies.load(Ordering::Relaxed)
     }
 
-    /// For one who looks what is the matter with it; `None` if somebody does.
+    /// For the task that checks if it is dead; `None` if there is one.
     pub(super) fn watch(&self) -> Option<Watching> {
-        let is_watched = self.known.is_watched.swap(true, Ordering::Relaxed);
-        (!is_watched).then(|| Watching(Arc::clone(&self.known)))
+        let is_watched = self.state.is_watched.swap(true, Ordering::Relaxed);
+        (!is_watched).then(|| Watching(Arc::clone(&self.state)))
     }
 }

@@ -1,51 +1,71 @@
-//! Plain or over TLS: what a URL and the builder say about it, for every topology.
+//! Plain TCP or TLS, for every topology.
 
-#[cfg(feature = "tls")]
-use redis::TlsCertificates;
 use redis::{
     Client, ConnectionInfo, RedisError, cluster::ClusterClientBuilder,
     sentinel::SentinelClientBuilder,
 };
+#[cfg(feature = "tls")]
+use redis::{ClientTlsConfig, TlsCertificates};
 
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The certificates that the app has given, if any. Without the feature `tls` it can't.
+/// The certificates that the app has given, in PEM.
 #[derive(Default)]
-pub(super) struct Certificates(#[cfg(feature = "tls")] pub(super) Option<TlsCertificates>);
+pub(super) struct Certificates {
+    #[cfg(feature = "tls")]
+    pub(super) roots: Option<Vec<u8>>,
+    /// The certificate and its private key.
+    #[cfg(feature = "tls")]
+    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+}
 
 impl Certificates {
     pub(super) const fn are_given(&self) -> bool {
         #[cfg(feature = "tls")]
-        return self.0.is_some();
+        return self.roots.is_some() || self.client.is_some();
         #[cfg(not(feature = "tls"))]
         false
     }
 
-    /// What can't be read is an error here: later it would look as if the server was at fault.
+    /// In the form of redis-rs. What can't be read fails here: later it would look as if the server was
+    /// at fault.
     #[cfg(feature = "tls")]
     fn checked(self) -> Result<Option<TlsCertificates>, StoreError> {
         use rustls::pki_types::{CertificateDer, pem::PemObject};
 
-        let Some(certificates) = self.0 else {
+        if !self.are_given() {
             return Ok(None);
-        };
+        }
         let has_one = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).next().is_some();
-        if !certificates.root_cert.as_deref().is_none_or(has_one) {
-            return Err(config("there is no certificate in root_cert, in PEM"));
+        if !self.roots.as_deref().is_none_or(has_one) {
+            return Err(config(
+                "the root certificates contain no certificate in PEM",
+            ));
         }
-        let client = certificates.client_tls.as_ref();
-        if !client.is_none_or(|client| has_one(&client.client_cert)) {
-            return Err(config("there is no certificate in client_cert, in PEM"));
+        if !(self.client.as_ref()).is_none_or(|(certificate, _)| has_one(certificate)) {
+            return Err(config(
+                "the client certificate contains no certificate in PEM",
+            ));
         }
-        // The host does not matter, nobody is asked.
+        let client_tls = self
+            .client
+            .map(|(client_cert, client_key)| ClientTlsConfig {
+                client_cert,
+                client_key,
+            });
+        let certificates = TlsCertificates {
+            client_tls,
+            root_cert: self.roots,
+        };
+        // The host does not matter, nothing is sent.
         match Client::build_with_tls("rediss://localhost", certificates.clone()) {
             Ok(_) => Ok(Some(certificates)),
-            Err(error) => Err(config(format!("the certificates can't be used: {error}"))),
+            Err(error) => Err(config(format!("the certificates are invalid: {error}"))),
         }
     }
 }
 
-/// How servers are talked to.
+/// How servers are reached.
 #[derive(Clone)]
 pub(super) enum Transport {
     Plain,
@@ -55,19 +75,26 @@ pub(super) enum Transport {
 
 impl Transport {
     pub(super) fn plain(certificates: &Certificates) -> Result<Self, StoreError> {
-        match certificates.are_given() {
-            false => Ok(Self::Plain),
-            true => Err(config(
-                "certificates are given, but the URL is not one for TLS: it begins with rediss://, \
+        if certificates.are_given() {
+            return Err(config(
+                "certificates are given, but the URL is not one for TLS: it starts with rediss://, \
                  rediss+cluster:// or rediss+sentinel://",
-            )),
+            ));
         }
+        Ok(Self::Plain)
     }
 
     #[cfg(feature = "tls")]
     pub(super) fn tls(certificates: Certificates) -> Result<Self, StoreError> {
         let certificates = certificates.checked()?;
-        provide_crypto();
+        // redis-rs leaves the choice to rustls, which panics where it can't choose.
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            return Err(config(
+                "no crypto provider is installed for rustls: call \
+                 `tower_login_rate_limit::store::redis::install_crypto_provider()` at the start of \
+                 the app, or install one of rustls",
+            ));
+        }
         Ok(Self::Tls(certificates))
     }
 
@@ -76,7 +103,7 @@ impl Transport {
         Err(feature_is_missing())
     }
 
-    /// What the URL of one server begins with.
+    /// The scheme of a single server's URL.
     pub(super) const fn scheme(&self) -> &'static str {
         match self {
             Self::Plain => "redis",
@@ -101,7 +128,7 @@ impl Transport {
         }
     }
 
-    /// The Sentinels themselves and the servers that they name.
+    /// For the Sentinels and the servers that they name.
     pub(super) fn sentinel(&self, client: SentinelClientBuilder) -> SentinelClientBuilder {
         match self {
             Self::Plain => client,
@@ -119,19 +146,21 @@ impl Transport {
     }
 }
 
-/// redis-rs takes the crypto provider that is the default of the process. If there is none, rustls
-/// takes the one that is compiled in, and panics if there are two. What the app has chosen stays.
+/// Installs ring as the crypto provider of rustls for this process, unless one is installed.
+///
+/// redis-rs uses the provider of the process. An app that installs one for other reasons need not call
+/// this; others do so once, before a store connects over TLS.
 #[cfg(feature = "tls")]
-fn provide_crypto() {
+pub fn install_crypto_provider() {
     use rustls::crypto::{CryptoProvider, ring};
 
     if CryptoProvider::get_default().is_none() {
-        // Fails if somebody else was faster, and then there is one.
+        // Fails if another thread was faster, and then one is installed.
         let _ = ring::default_provider().install_default();
     }
 }
 
-/// Whether this is the URL of one server that is reached over TLS.
+/// Whether this is the URL of a single server over TLS.
 pub(super) fn is_for_tls(url: &str) -> bool {
     let scheme = url.split(':').next().unwrap_or_default().trim();
     ["rediss", "valkeys"]
@@ -141,16 +170,16 @@ pub(super) fn is_for_tls(url: &str) -> bool {
 
 pub(super) fn feature_is_missing() -> StoreError {
     config(
-        "the URL is one for TLS, and that needs the feature `tls` of tower-login-rate-limit: turn it \
-         on in Cargo.toml",
+        "the URL is one for TLS, which needs the feature `tls` of tower-login-rate-limit: enable it \
+         in Cargo.toml",
     )
 }
 
-/// What redis-rs reads `#insecure` as.
+/// For `#insecure` in a URL.
 pub(super) fn unverified() -> StoreError {
     config(
-        "#insecure in a URL would have any server believed: give the certificate of the authority \
-         that signed the server's instead, see RedisStoreBuilder::certificates",
+        "#insecure in a URL would accept any server: pass the certificate of the authority that \
+         signed the server's instead, see RedisStoreBuilder::with_root_certificates",
     )
 }
 

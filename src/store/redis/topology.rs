@@ -1,4 +1,4 @@
-//! Where Redis is: one server, a cluster, or whatever Sentinel says.
+//! Where Redis is: one server, a cluster, or the primary that Sentinel names.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use redis::{
 use tokio::task::JoinSet;
 
 use super::{
-    announcements::{Announcers, Subscribing},
-    connection::MOMENT,
+    connection::TRANSIENT_WAIT,
+    invalidation::{Subscribe, Subscribing},
     tls::{self, Certificates, Transport},
 };
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What a URL leads to.
+/// What a URL denotes.
 pub(super) enum Topology {
     OneServer(OneServer),
     Cluster(Cluster),
@@ -35,9 +35,12 @@ impl Topology {
         deadline: Duration,
     ) -> Result<Self, StoreError> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-        let transport = |certificates| match scheme.starts_with("rediss") {
-            true => Transport::tls(certificates),
-            false => Transport::plain(&certificates),
+        let transport = |certificates| {
+            if scheme.starts_with("rediss") {
+                Transport::tls(certificates)
+            } else {
+                Transport::plain(&certificates)
+            }
         };
         match scheme {
             "redis+cluster" | "rediss+cluster" => {
@@ -53,16 +56,48 @@ impl Topology {
     }
 }
 
-/// Without the URL: it may have a password in it.
-fn cant_be(reason: &str) -> StoreError {
+/// What opens connections, in messages: without user and password.
+pub(super) trait Describe {
+    fn describe(&self) -> String;
+}
+
+/// Servers in messages, by host and port.
+fn listed<'a>(servers: impl Iterator<Item = &'a ConnectionAddr>) -> String {
+    let servers: Vec<_> = servers.map(ToString::to_string).collect();
+    servers.join(", ")
+}
+
+impl Describe for OneServer {
+    fn describe(&self) -> String {
+        format!("Redis at {}", self.0.get_connection_info().addr())
+    }
+}
+
+impl Describe for Cluster {
+    fn describe(&self) -> String {
+        let servers = self.servers.iter();
+        let addresses = servers.map(|server| server.get_connection_info().addr());
+        format!("the Redis cluster at {}", listed(addresses))
+    }
+}
+
+impl Describe for Sentinel {
+    fn describe(&self) -> String {
+        let sentinels = listed(self.sentinels.iter());
+        format!("Redis {:?} of the Sentinels at {sentinels}", self.name)
+    }
+}
+
+/// An error that does not quote the URL, which may contain a password.
+fn invalid(reason: &str) -> StoreError {
     let message = format!(
-        "not the address of a Redis ({reason}): write it like redis://127.0.0.1:6379, \
+        "invalid Redis URL ({reason}): write it like redis://127.0.0.1:6379, \
          redis+cluster://10.0.0.1,10.0.0.2,10.0.0.3 or redis+sentinel://10.0.0.1,10.0.0.2/name"
     );
     StoreError::new(StoreErrorKind::Config, message)
 }
 
-/// What stands in a URL that names several servers: `[user:password@]host[:port],…[/path]`.
+/// The parts of a URL with several servers: `[user:password@]host[:port],…[/path]`.
 struct Servers {
     user: Option<String>,
     password: Option<String>,
@@ -80,11 +115,11 @@ impl Servers {
         };
         let in_path = |c: char| path.as_deref().is_some_and(|path| path.contains(c));
         if in_path('@') {
-            return Err(cant_be("a / in a user or password must be written as %2F"));
+            return Err(invalid("a / in a user or password must be written as %2F"));
         }
         if rest.contains(['?', '#']) {
-            return Err(cant_be(
-                "? and # mean nothing here; in a password write %3F and %23",
+            return Err(invalid(
+                "? and # have no meaning here; in a password write %3F and %23",
             ));
         }
         let (user, password, hosts) = match authority.rsplit_once('@') {
@@ -95,7 +130,7 @@ impl Servers {
             None => (None, None, authority),
         };
         let url = |host: &str| match host.trim() {
-            "" => Err(cant_be("a server's name is empty")),
+            "" => Err(invalid("a server's name is empty")),
             host => Ok(format!("{}://{host}", transport.scheme())),
         };
         Ok(Self {
@@ -108,14 +143,14 @@ impl Servers {
     }
 }
 
-/// `None` if there is nothing.
+/// Percent-decoded text; `None` if it is empty.
 fn decoded(text: &str) -> Result<Option<String>, StoreError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    let decoded = decoded.map_err(|_| cant_be("user or password is not UTF-8"))?;
+    let decoded = decoded.map_err(|_| invalid("user or password is not UTF-8"))?;
     Ok((!decoded.is_empty()).then(|| decoded.into_owned()))
 }
 
-/// The deadline is ours, and there is one.
+/// Timeouts are the caller's: there is one deadline for a whole call.
 fn no_timeouts() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -126,7 +161,7 @@ fn no_timeouts() -> AsyncConnectionConfig {
 #[derive(Clone)]
 pub(super) struct OneServer(Client);
 
-impl Announcers for OneServer {
+impl Subscribe for OneServer {
     fn open(&self) -> Subscribing<'_> {
         Box::pin(self.0.get_async_pubsub())
     }
@@ -135,10 +170,11 @@ impl Announcers for OneServer {
 impl OneServer {
     fn new(url: &str, certificates: Certificates) -> Result<Self, StoreError> {
         let server = url.into_connection_info().map_err(|error| {
-            // redis-rs would ask for a feature of its own.
-            match cfg!(not(feature = "tls")) && tls::is_for_tls(url) {
-                true => tls::feature_is_missing(),
-                false => cant_be(&error.to_string()),
+            // The error of redis-rs would ask for a feature of its own.
+            if cfg!(not(feature = "tls")) && tls::is_for_tls(url) {
+                tls::feature_is_missing()
+            } else {
+                invalid(&error.to_string())
             }
         })?;
         let transport = match server.addr() {
@@ -149,7 +185,7 @@ impl OneServer {
         let client = transport.one_server(server);
         client
             .map(Self)
-            .map_err(|error| cant_be(&error.to_string()))
+            .map_err(|error| invalid(&error.to_string()))
     }
 }
 
@@ -176,11 +212,11 @@ impl ManageConnection for OneServer {
 #[derive(Clone)]
 pub(super) struct Cluster {
     client: Box<ClusterClient>,
-    /// Some of its servers, each alone: what is announced on one is heard on all.
+    /// Some of its servers, for subscriptions: a message published on one is received on all.
     servers: Vec<Client>,
 }
 
-impl Announcers for Cluster {
+impl Subscribe for Cluster {
     fn open(&self) -> Subscribing<'_> {
         let servers = self.servers.clone().into_iter();
         let opening = servers.map(|server| async move { server.get_async_pubsub().await });
@@ -191,16 +227,16 @@ impl Announcers for Cluster {
 impl Cluster {
     fn new(servers: Servers, deadline: Duration) -> Result<Self, StoreError> {
         if servers.path.is_some_and(|path| !path.is_empty()) {
-            return Err(cant_be("a cluster has one database, and no path"));
+            return Err(invalid("a cluster has one database, and no path"));
         }
         let mut settings = RedisConnectionInfo::default();
-        // A slot that is on its way to another server arrives in a moment. The client would wait for
-        // more than a second before it asks again.
-        let moment = MOMENT.as_millis() as u64;
+        // A slot that is moving arrives soon. By default the client waits for more than a second before
+        // it retries.
+        let wait = TRANSIENT_WAIT.as_millis() as u64;
         let client = ClusterClient::builder(servers.urls.clone())
             .connection_timeout(deadline)
-            .min_retry_wait(moment / 2)
-            .max_retry_wait(moment * 2);
+            .min_retry_wait(wait / 2)
+            .max_retry_wait(wait * 2);
         let mut client = servers.transport.cluster(client);
         if let Some(user) = servers.user {
             settings = settings.set_username(&user);
@@ -217,7 +253,7 @@ impl Cluster {
         };
         let urls = servers.urls.into_iter().map(server);
         let both = || Ok::<_, RedisError>((client.build()?, urls.collect::<Result<_, _>>()?));
-        let (client, servers) = both().map_err(|error| cant_be(&error.to_string()))?;
+        let (client, servers) = both().map_err(|error| invalid(&error.to_string()))?;
         Ok(Self {
             client: Box::new(client),
             servers,
@@ -242,7 +278,7 @@ impl ManageConnection for Cluster {
     }
 }
 
-/// Opens connections to the server that is the primary by Sentinel's word.
+/// Opens connections to the primary that Sentinel names.
 #[derive(Clone)]
 pub(super) struct Sentinel {
     sentinels: Vec<ConnectionAddr>,
@@ -258,11 +294,11 @@ impl Sentinel {
         let path = servers.path.as_deref().unwrap_or_default();
         let (name, database) = path.split_once('/').unwrap_or((path, "0"));
         let name = decoded(name)?
-            .ok_or_else(|| cant_be("the name that Sentinel knows the primary by is missing"))?;
+            .ok_or_else(|| invalid("the name of the primary in Sentinel is missing"))?;
         let database = database
             .parse()
-            .map_err(|_| cant_be("what stands behind the name must be a database's number"))?;
-        // A Sentinel listens elsewhere than a Redis.
+            .map_err(|_| invalid("the part behind the name must be the number of a database"))?;
+        // The default port of a Sentinel is not that of a Redis.
         let sentinels = servers.urls.into_iter().map(|url| {
             let has_port = url.rsplit_once(':').is_some_and(|(_, port)| {
                 !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
@@ -277,7 +313,7 @@ impl Sentinel {
         });
         let sentinels: Result<_, _> = sentinels.collect();
         let this = Self {
-            sentinels: sentinels.map_err(|error: RedisError| cant_be(&error.to_string()))?,
+            sentinels: sentinels.map_err(|error: RedisError| invalid(&error.to_string()))?,
             name,
             database,
             user: servers.user,
@@ -286,12 +322,12 @@ impl Sentinel {
         };
         for sentinel in &this.sentinels {
             let client = this.client(sentinel);
-            client.map_err(|error| cant_be(&error.to_string()))?;
+            client.map_err(|error| invalid(&error.to_string()))?;
         }
         Ok(this)
     }
 
-    /// One that asks this Sentinel alone.
+    /// A client for this Sentinel only.
     fn client(&self, sentinel: &ConnectionAddr) -> Result<SentinelClient, RedisError> {
         let (sentinels, primary) = ([sentinel.clone()], SentinelServerType::Master);
         let mut client = SentinelClientBuilder::new(sentinels, &self.name, primary)?
@@ -305,7 +341,7 @@ impl Sentinel {
         self.transport.sentinel(client).build()
     }
 
-    /// What each of them holds to be the primary.
+    /// The primary according to each of them.
     fn primaries(
         &self,
     ) -> impl Iterator<Item = impl Future<Output = Result<Client, RedisError>> + Send + use<>> {
@@ -316,7 +352,7 @@ impl Sentinel {
     }
 }
 
-impl Announcers for Sentinel {
+impl Subscribe for Sentinel {
     fn open(&self) -> Subscribing<'_> {
         let opening = self
             .primaries()
@@ -348,17 +384,17 @@ impl ManageConnection for Sentinel {
     }
 }
 
-/// Asks all of them at once, and believes the first who leads somewhere: one that is silent, as a
-/// Sentinel on the primary's host may be when that fails, must not hold up the others.
+/// Runs all of them at once and takes the first that succeeds: one that is silent, as a Sentinel on the
+/// primary's host may be when that fails, must not delay the others.
 async fn first<T: Send + 'static>(
-    asked: impl Iterator<Item = impl Future<Output = Result<T, RedisError>> + Send + 'static>,
+    tries: impl Iterator<Item = impl Future<Output = Result<T, RedisError>> + Send + 'static>,
 ) -> Result<T, RedisError> {
-    let mut asked: JoinSet<_> = asked.collect();
+    let mut tries: JoinSet<_> = tries.collect();
     let mut error = RedisError::from((ErrorKind::Io, "no server can be reached"));
-    while let Some(answer) = asked.join_next().await {
-        match answer {
+    while let Some(result) = tries.join_next().await {
+        match result {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(said)) => error = said,
+            Ok(Err(failed)) => error = failed,
             Err(_) => {}
         }
     }

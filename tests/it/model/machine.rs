@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tower_login_rate_limit::{
+    __private::Counter,
     Limit, Token,
-    algorithm::{Counter, Standing, State},
+    algorithm::{Standing, State},
 };
 
 use crate::support::oracle::{Answer, Verdict};
@@ -95,7 +96,7 @@ impl Machine {
         let mut changed = 0;
         for (key, limit) in keys {
             if let (Some(counter), Some(limit)) = (self.0.get_mut(key), limit) {
-                changed += usize::from(counter.fail(limit, token, now));
+                changed += usize::from(counter.fail(limit, token, now, now));
             }
         }
         changed
@@ -105,7 +106,7 @@ impl Machine {
         let mut tokens: Vec<_> = token.into_iter().collect();
         for key in &keys[..mains] {
             let main = self.0.entry(key.clone()).or_default();
-            tokens.extend(main.clean_up(token, now));
+            tokens.extend(main.clean_up(token.as_slice(), now));
         }
         self.each(keys, |counter| counter.cancel_all(&tokens));
     }

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tower_login_rate_limit::{
     Token,
     clock::{Clock, ManualClock},
-    store::{MemoryStore, Standings, Store},
+    store::{MemoryStore, Settlement, Standings, Store},
 };
 
 use self::{
@@ -25,7 +25,7 @@ use self::{
     },
 };
 use crate::support::{
-    DAY, HOUR, RedisCluster, RedisServer, SECOND, START,
+    DAY, HOUR, RedisCluster, RedisServer, SECOND, START, clean_up,
     oracle::{Answer, Oracle, Verdict},
 };
 
@@ -216,7 +216,10 @@ impl Play<'_> {
         prop_assert_eq!(machine, expected, "machine");
         for (name, store) in self.stores {
             let slots = self.policy.slots(who);
-            let changed = store.fail(token, &slots).await.expect("settled");
+            let changed = store
+                .settle(&[token], Settlement::Failed, &slots, Duration::ZERO)
+                .await
+                .expect("settled");
             self.agree_on_count(name, changed, expected)?;
         }
         Ok(())
@@ -231,7 +234,10 @@ impl Play<'_> {
         prop_assert_eq!(machine, expected, "machine");
         for (name, store) in self.stores {
             let slots = self.policy.slots(who);
-            let changed = store.cancel(token, &slots).await.expect("cancelled");
+            let changed = store
+                .settle(&[token], Settlement::Canceled, &slots, Duration::ZERO)
+                .await
+                .expect("cancelled");
             self.agree_on_count(name, changed, expected)?;
         }
         Ok(())
@@ -269,7 +275,7 @@ impl Play<'_> {
         for (_, store) in self.stores {
             let slots = pair_first(self.policy.slots(who));
             let (mains, others) = slots.split_at(mains);
-            let cleaned = store.cleanup(token, mains, others).await;
+            let cleaned = clean_up(store, token.as_slice(), mains, others).await;
             cleaned.expect("cleaned up");
         }
         self.check(who).await
@@ -355,7 +361,7 @@ fn runtime() -> Runtime {
 fn redis(runtime: &Runtime, clock: &Arc<ManualClock>) -> (RedisServer, Arc<dyn Store>) {
     let mut redis = RedisServer::start();
     redis.keys_may_live(None);
-    let builder = redis.builder().clock(Arc::clone(clock));
+    let builder = redis.builder().with_clock(Arc::clone(clock));
     let store = runtime.block_on(builder.connect(redis.url()));
     (redis, Arc::new(store.expect("a store")))
 }

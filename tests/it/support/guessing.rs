@@ -136,13 +136,14 @@ async fn guess_on(
         let error = match limiter.reserve((address, &*format!("user {user}"))).await {
             Ok(attempt) => {
                 tally.lock().expect("a tally").count(address, user);
-                limiter.settle(attempt, Outcome::Failure).await.err()
+                attempt.settle(Outcome::Failure).await.err()
             }
             Err(ReserveError::Refused(_)) => {
                 tally.lock().expect("a tally").refused += 1;
                 None
             }
             Err(ReserveError::Store(error)) => Some(error),
+            Err(error) => panic!("{error:?}"),
         };
         tally.lock().expect("a tally").errors.extend(error);
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,6 +1,8 @@
 //! What the tests share.
 
 mod authority;
+pub mod client;
+pub mod example;
 mod guessing;
 pub mod oracle;
 mod proxy;
@@ -17,11 +19,11 @@ use std::{
 };
 
 use tower_login_rate_limit::{
-    LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Refusal, ReserveError,
+    LoginLimiter, LoginRateLimitLayer, Outcome, Policy, Refusal, ReserveError, Token,
     clock::ManualClock,
     extract::PeerAddressExtension,
     store::{
-        MemoryStore, RedisStore, Store,
+        MemoryStore, RedisStore, Settlement, Slot, Store, StoreError,
         redis::{Outage, RedisStoreBuilder},
     },
 };
@@ -57,7 +59,7 @@ impl BothStores {
     pub async fn start() -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let redis = RedisServer::start();
-        let store = redis.builder().clock(Arc::clone(&clock));
+        let store = redis.builder().with_clock(Arc::clone(&clock));
         let store = store.connect(redis.url()).await.expect("a store");
         Self {
             memory: Arc::new(MemoryStore::new().with_clock(Arc::clone(&clock))),
@@ -85,7 +87,7 @@ impl BothStores {
 
 /// For a store that has the deadline of everybody, and does not hide what is wrong with Redis.
 pub fn closed() -> RedisStoreBuilder {
-    RedisStore::builder().outage(Outage::Closed)
+    RedisStore::builder().with_outage(Outage::Closed)
 }
 
 /// Waits until it is so, and gives up on what never will be.
@@ -117,11 +119,11 @@ pub async fn attempt(
 ) -> Result<(), Refusal> {
     match limiter.reserve((address, user)).await {
         Ok(attempt) => {
-            limiter.settle(attempt, outcome).await.expect("settled");
+            attempt.settle(outcome).await.expect("settled");
             Ok(())
         }
         Err(ReserveError::Refused(refusal)) => Err(refusal),
-        Err(ReserveError::Store(error)) => panic!("{error}"),
+        Err(error) => panic!("{error:?}"),
     }
 }
 
@@ -155,4 +157,22 @@ pub const CLIENT: &str = "192.0.2.1";
 pub fn layer(limiter: &LoginLimiter) -> LoginRateLimitLayer {
     LoginRateLimitLayer::new(limiter.clone())
         .with_user(|_: &http::request::Parts| Some("user".to_owned()))
+}
+
+/// Takes the failures of the main counters, and an attempt, out of these and of the others.
+pub async fn clean_up(
+    store: &impl Store,
+    tokens: &[Token],
+    mains: &[Slot<'_>],
+    others: &[Slot<'_>],
+) -> Result<usize, StoreError> {
+    let mains_len = mains.len();
+    let settlement = match tokens {
+        [] => Settlement::Cleared { mains: mains_len },
+        _ => Settlement::Succeeded { mains: mains_len },
+    };
+    let slots = [mains, others].concat();
+    store
+        .settle(tokens, settlement, &slots, Duration::ZERO)
+        .await
 }

@@ -147,7 +147,7 @@ impl RedisCluster {
 
     /// The same with a clock of the test's.
     pub fn store_with_clock(&self, clock: Arc<impl Clock>) -> RedisStore {
-        let builder = self.nodes[0].builder().clock(clock);
+        let builder = self.nodes[0].builder().with_clock(clock);
         let store = builder.build_with_manager(self.client());
         store.expect("a store")
     }

@@ -87,9 +87,9 @@ impl RedisServer {
     /// For a store that says what Redis says and nothing else.
     pub fn builder(&self) -> RedisStoreBuilder {
         RedisStore::builder()
-            .deadline(Duration::from_secs(20))
-            .outage(Outage::Closed)
-            .remembered_blocks(0)
+            .with_deadline(Duration::from_secs(20))
+            .with_outage(Outage::Closed)
+            .with_block_cache_capacity(0)
     }
 
     pub async fn store(&self) -> RedisStore {
@@ -304,9 +304,10 @@ fn spawn(port: u16, directory: &TempDir, settings: &[String], is_tls: bool) -> C
         .args(ports)
         .args(["--save", "", "--appendonly", "no"])
         .args(settings)
-        .args(["--logfile", "redis.log"])
+        // First: Redis 6.2 opens the log when it reads its name.
         .arg("--dir")
         .arg(directory.path())
+        .args(["--logfile", "redis.log"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()

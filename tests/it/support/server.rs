@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use axum::{
@@ -24,6 +23,8 @@ use tower_login_rate_limit::{
 };
 
 use super::RedisServer;
+
+pub use super::client::client;
 
 /// A password says what the handler does with it.
 #[derive(Clone, Copy)]
@@ -183,13 +184,6 @@ impl LoginServer {
         };
         (of(&report, "address"), of(&of_user, "user-address"))
     }
-}
-
-pub fn client() -> reqwest::Client {
-    let builder = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(Duration::from_secs(60));
-    builder.build().expect("a client")
 }
 
 /// The same limiter on both kinds of store.

@@ -1,0 +1,257 @@
+//! The caller of an attempt, and the counters it is counted in.
+
+use std::{borrow::Cow, fmt, net::IpAddr};
+
+use smallvec::SmallVec;
+
+use super::Scope;
+use crate::{
+    Address, Part, Policy, Rule,
+    policy::Subject,
+    store::{Key, KnownAddress, Slot, fingerprint::Digest},
+};
+
+/// The kind of key under which the addresses of a user are kept. No rule can have this name.
+const KNOWN_ADDRESSES: &str = "known:addresses";
+
+pub(crate) fn known_addresses_of(user: &str) -> Key<'_> {
+    Key::of_subject(KNOWN_ADDRESSES, user.as_bytes())
+}
+
+/// The caller of an attempt: an address, a user if one is known yet, and the app's own values.
+///
+/// An address, or a pair of address and user, converts into a caller.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tower_login_rate_limit::Caller;
+///
+/// let address: IpAddr = "192.0.2.1".parse()?;
+/// let caller = Caller::new(address).with_user("alice").with_value("tenant", "acme");
+/// let caller: Caller = (address, "alice").into();
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone)]
+pub struct Caller<'a> {
+    pub(crate) address: IpAddr,
+    pub(crate) user: Option<Cow<'a, str>>,
+    pub(crate) values: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Caller<'a> {
+    /// A caller at this address, without a user.
+    #[must_use]
+    pub fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            user: None,
+            values: Vec::new(),
+        }
+    }
+
+    /// Sets the user that is to be logged in, as it was typed.
+    #[must_use]
+    pub fn with_user(mut self, user: impl Into<Cow<'a, str>>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// Sets a value of the app's own, for rules with a [`Part::Value`] of this name.
+    #[must_use]
+    pub fn with_value(
+        mut self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Self {
+        let name = name.into();
+        self.values.retain(|(known, _)| *known != name);
+        self.values.push((name, value.into()));
+        self
+    }
+}
+
+impl From<IpAddr> for Caller<'_> {
+    fn from(address: IpAddr) -> Self {
+        Self::new(address)
+    }
+}
+
+impl<'a, U: Into<Cow<'a, str>>> From<(IpAddr, U)> for Caller<'a> {
+    fn from((address, user): (IpAddr, U)) -> Self {
+        Self::new(address).with_user(user)
+    }
+}
+
+pub(crate) type Slots<'a> = SmallVec<[Slot<'a>; 3]>;
+
+/// A caller as it is counted: the address in canonical form, the user normalized.
+#[derive(Clone)]
+pub(crate) struct Counted<'a> {
+    pub(crate) address: Address,
+    pub(crate) user: Option<Cow<'a, str>>,
+    /// Only under a policy with rules that count by values.
+    joined: Option<Box<Joined>>,
+}
+
+#[derive(Clone)]
+struct Joined {
+    values: Vec<(String, String)>,
+    /// The subjects of the rules that count by values, in the policy's order.
+    subjects: Vec<Vec<u8>>,
+}
+
+impl<'a> Counted<'a> {
+    #[inline]
+    pub(crate) fn new(
+        caller: Caller<'a>,
+        policy: &Policy,
+        normalize: impl Fn(&str) -> Cow<'_, str>,
+    ) -> Self {
+        // Most names are normalized already and are not copied.
+        let user = caller.user.map(|user| match normalize(&user) {
+            Cow::Borrowed(same) if same.len() == user.len() => user,
+            other => Cow::Owned(other.into_owned()),
+        });
+        let address = Address::new(caller.address, policy.ipv6_prefix());
+        let joins = |rule: &Rule| rule.subject() == Subject::Joined;
+        let joined = policy.rules().iter().any(joins).then(|| {
+            let values = caller.values.into_iter();
+            let values = values.map(|(name, value)| (name.into_owned(), value.into_owned()));
+            Joined::new(policy, user.as_deref(), values.collect())
+        });
+        Self {
+            address,
+            user,
+            joined,
+        }
+    }
+
+    /// Which rules apply to this caller.
+    #[inline]
+    pub(crate) fn scope(&self) -> Scope {
+        Scope {
+            has_user: self.user.is_some(),
+            ipv6_prefix: match self.address.ip() {
+                IpAddr::V4(_) => 0,
+                IpAddr::V6(_) => self.address.prefix(),
+            },
+        }
+    }
+
+    /// The same caller as another user.
+    pub(crate) fn with_user(&self, policy: &Policy, user: String) -> Counted<'static> {
+        let joined = self.joined.as_ref();
+        Counted {
+            address: self.address,
+            joined: joined.map(|old| Joined::new(policy, Some(&user), old.values.clone())),
+            user: Some(Cow::Owned(user)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn into_owned(self) -> Counted<'static> {
+        Counted {
+            address: self.address,
+            user: self.user.map(|user| Cow::Owned(user.into_owned())),
+            joined: self.joined,
+        }
+    }
+
+    /// Adds the counters of this caller under the chosen ones of the rules that apply. They are pushed
+    /// in place because they are large to move.
+    #[inline]
+    pub(crate) fn push_slots<'s>(
+        &'s self,
+        policy: &'s Policy,
+        chosen: impl Fn(&Rule) -> bool,
+        slots: &mut Slots<'s>,
+    ) {
+        let user = self.user.as_deref().unwrap_or_default().as_bytes();
+        let of_user = Digest::of_subject(user);
+        let (of_address, scope) = (Digest::of_address(Some(self.address)), self.scope());
+        let mut joined = self.joined.iter().flat_map(|joined| &joined.subjects);
+        for rule in policy.rules() {
+            let (subject, mut digest) = match rule.subject() {
+                Subject::Nothing => (&[][..], rule.digest()),
+                Subject::User => (user, rule.digest().and(of_user)),
+                Subject::Joined => {
+                    let subject = joined.next().map_or(&[][..], |subject| subject);
+                    (subject, rule.digest().and(Digest::of_subject(subject)))
+                }
+            };
+            if !scope.includes(rule) || !chosen(rule) {
+                continue;
+            }
+            let address = match rule.network() {
+                Some(bits) => {
+                    let network = Some(self.address.widened(bits));
+                    digest = digest.and(Digest::of_address(network));
+                    network
+                }
+                None if rule.counts_by_address() => {
+                    digest = digest.and(of_address);
+                    Some(self.address)
+                }
+                None => None,
+            };
+            let key = Key {
+                address,
+                kind: rule.name(),
+                subject,
+                fingerprint: digest.finish(),
+            };
+            debug_assert_eq!(key, Key::new(address, key.kind, subject));
+            let mut slot = Slot::new(key, rule.limit());
+            if rule.exempts_known_addresses() {
+                let keep = policy.known_addresses().unwrap_or_default();
+                slot = slot.unless_known(KnownAddress::new(KNOWN_ADDRESSES, self.address, keep));
+            }
+            slots.push(slot);
+        }
+    }
+}
+
+impl Joined {
+    #[cold]
+    fn new(policy: &Policy, user: Option<&str>, values: Vec<(String, String)>) -> Box<Self> {
+        let rules = policy.rules().iter();
+        let joining = rules.filter(|rule| rule.subject() == Subject::Joined);
+        let subjects = joining.map(|rule| join(rule.parts(), user, &values));
+        Box::new(Self {
+            subjects: subjects.collect(),
+            values,
+        })
+    }
+}
+
+/// Joins parts injectively: each is preceded by its length, and a missing one has a marker of its own.
+fn join(parts: &[Part], user: Option<&str>, values: &[(String, String)]) -> Vec<u8> {
+    let mut joined = Vec::new();
+    for part in parts {
+        let value = match part {
+            Part::Address | Part::Network(_) => continue,
+            Part::User => Some(user.unwrap_or_default()),
+            Part::Value(name) => (values.iter())
+                .find(|(known, _)| **known == **name)
+                .map(|(_, value)| &**value),
+        };
+        match value {
+            Some(value) => {
+                joined.push(1);
+                joined.extend_from_slice(&(value.len() as u64).to_le_bytes());
+                joined.extend_from_slice(value.as_bytes());
+            }
+            None => joined.push(0),
+        }
+    }
+    joined
+}
+
+/// Shows neither the user nor the values: logs must not name people.
+impl fmt::Debug for Caller<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! How the rules stand.
+
+use std::fmt;
+
+use super::{Counted, Refusal};
+use crate::{
+    LoginLimiter, Policy, Rule,
+    algorithm::{Standing, State},
+    store::Standings,
+};
+
+/// How each rule that applies to a caller stands.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_login_rate_limit::{LoginLimiter, Policy, Rule, store::MemoryStore};
+///
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let report = limiter.check(("192.0.2.1".parse()?, "alice")).await?;
+/// assert_eq!(report.remaining(), Some(5));
+/// assert_eq!(report.rule(Rule::ADDRESS).map(|standing| standing.limit), Some(25));
+/// assert!(report.refusal().is_none());
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Report {
+    limiter: LoginLimiter,
+    scope: Scope,
+    /// One for each rule that applies, in the policy's order.
+    standings: Standings,
+}
+
+impl Report {
+    #[inline]
+    pub(crate) fn new(limiter: LoginLimiter, caller: &Counted<'_>, standings: Standings) -> Self {
+        Self {
+            limiter,
+            scope: caller.scope(),
+            standings,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn limiter(&self) -> &LoginLimiter {
+        &self.limiter
+    }
+
+    /// The rules that apply, and how they stand.
+    pub fn iter(&self) -> impl Iterator<Item = (&Rule, Standing)> {
+        applying(self.limiter.policy(), self.scope).zip(self.standings.iter().copied())
+    }
+
+    /// How the rule of this name stands, if it applies.
+    pub fn rule(&self, name: &str) -> Option<Standing> {
+        let mut rules = self.iter();
+        let found = rules.find(|(rule, _)| rule.name() == name);
+        found.map(|(_, standing)| standing)
+    }
+
+    /// The number of attempts that all rules together admit now; `None` if no rule counts.
+    pub fn remaining(&self) -> Option<u32> {
+        let counting = |standing: &&Standing| standing.state != State::Exempt;
+        let counting = self.standings.iter().filter(counting);
+        counting.map(Standing::remaining).min()
+    }
+
+    /// Why an attempt is refused, if it is. If several rules refuse, this is the one that lasts longest:
+    /// retrying earlier is useless.
+    pub fn refusal(&self) -> Option<Refusal> {
+        refusal_of(self.limiter.policy(), self.scope, &self.standings)
+    }
+
+    /// The same report with these standings for the rules by user.
+    pub(super) fn with_user_rules(&self, by_user: &Standings) -> Self {
+        let policy = self.limiter.policy();
+        let (mut own, mut by_user) = (self.iter().peekable(), by_user.iter());
+        let scope = Scope {
+            has_user: true,
+            ..self.scope
+        };
+        let standings = applying(policy, scope).filter_map(|rule| {
+            let own = own.next_if(|(known, _)| std::ptr::eq(*known, rule));
+            if rule.counts_by_user() {
+                by_user.next().copied()
+            } else {
+                own.map(|(_, standing)| standing)
+            }
+        });
+        Self {
+            limiter: self.limiter.clone(),
+            scope,
+            standings: standings.collect(),
+        }
+    }
+}
+
+/// The rules that are enabled and apply, in the policy's order.
+#[inline]
+fn applying(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Rule> {
+    let rules = policy.rules().iter();
+    rules.filter(move |rule| scope.includes(rule))
+}
+
+/// What of a caller decides which rules apply.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope {
+    pub(super) has_user: bool,
+    /// How many bits of an IPv6 address count; 0 for IPv4.
+    pub(super) ipv6_prefix: u8,
+}
+
+impl Scope {
+    /// Whether a rule is enabled and applies.
+    #[inline]
+    pub(super) const fn includes(self, rule: &Rule) -> bool {
+        let has_network = match rule.network() {
+            Some(bits) => bits < self.ipv6_prefix,
+            None => true,
+        };
+        rule.is_enabled() && has_network && (self.has_user || !rule.counts_by_user())
+    }
+
+    /// The same without a user.
+    pub(crate) const fn without_user(self) -> Self {
+        Self {
+            has_user: false,
+            ..self
+        }
+    }
+}
+
+/// The refusal that a [`Report`] with these standings contains.
+#[inline]
+pub(crate) fn refusal_of(policy: &Policy, scope: Scope, standings: &Standings) -> Option<Refusal> {
+    if standings.admitted() {
+        return None;
+    }
+    let all = applying(policy, scope).zip(&**standings);
+    let refusing = all.filter(|(_, standing)| standing.refuses());
+    let (rule, standing) = refusing.max_by_key(|(_, standing)| standing.state)?;
+    Refusal::new(rule.shared_name(), *standing)
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.iter().map(|(rule, standing)| (rule.name(), standing)))
+            .finish()
+    }
+}

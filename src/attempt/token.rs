@@ -1,0 +1,46 @@
+//! The identifier of an attempt.
+
+use std::fmt;
+use uuid::Uuid;
+
+/// The identifier of an attempt: a UUID v4, the same in every counter that holds the attempt.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token([u8; 16]);
+
+impl Token {
+    /// A new random token.
+    #[allow(clippy::new_without_default)] // two defaults must not differ
+    pub fn new() -> Self {
+        Self(*Uuid::new_v4().as_bytes())
+    }
+
+    /// The 16 bytes of the token.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// A token derived from this one, for the same attempt written to Redis a second time after it was
+    /// decided in memory. Settling the one leaves the other alone.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn derived(mut self) -> Self {
+        self.0[6] ^= 0x80; // a bit of the UUID's version, which no random token has
+        self
+    }
+
+    /// The token with these bytes, as returned by [`as_bytes`](Self::as_bytes).
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Uuid::from_bytes(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({self})")
+    }
+}

@@ -1,0 +1,285 @@
+//! Decides whether a request reaches its handler, step by step.
+
+use std::{
+    borrow::Cow,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Response, request::Parts};
+use tokio::{
+    runtime::Handle,
+    time::{Sleep, sleep},
+};
+
+use super::{
+    Config, LoginAttempt, MissingUser, UserSource,
+    body::{Extent, Mode},
+    guard::Guard,
+    login_attempt::State,
+};
+use crate::{
+    Attempt, AttemptFuture, Caller, MaybeReady, Outcome, ReserveError, events,
+    extract::{ExtractError, Extracted},
+    limiter::KnownBlock,
+    response::{Denial, RateLimitFields},
+};
+
+/// What becomes of a request.
+pub(super) enum Decision {
+    /// The handler is called, under this guard.
+    Run(Guard),
+    /// The client receives this response.
+    Deny(Response<Bytes>),
+}
+
+/// The result of the steps that need no waiting.
+pub(super) enum Step {
+    Decided(Decision),
+    Wait(Wait),
+}
+
+/// What a request waits for.
+#[allow(clippy::large_enum_variant)] // boxed as part of `Waiting`
+pub(super) enum Wait {
+    /// The store, which may block the caller whatever the body contains.
+    Precheck(
+        AttemptFuture<Result<Attempt, ReserveError>>,
+        Caller<'static>,
+    ),
+    /// The body, to find the user in it, until the deadline.
+    Body(Caller<'static>, Deadline),
+    /// The user.
+    User(MaybeReady<Extracted>, Caller<'static>),
+    /// The store.
+    Reserve(AttemptFuture<Result<Attempt, ReserveError>>),
+}
+
+/// A request that waits, and the service that is ready for it.
+pub(super) struct Waiting<S, B> {
+    pub(super) service: S,
+    pub(super) config: Arc<Config>,
+    pub(super) parts: Parts,
+    pub(super) body: B,
+    pub(super) wait: Wait,
+}
+
+impl<S, B> Waiting<S, B> {
+    /// Takes the remaining steps. The body is complete when this is ready.
+    pub(super) fn poll_decision<M, T>(&mut self, cx: &mut Context<'_>) -> Poll<Decision>
+    where
+        M: Mode<T, Body = B>,
+    {
+        let (config, parts) = (&self.config, &mut self.parts);
+        loop {
+            let step = match &mut self.wait {
+                Wait::Precheck(attempt, caller) => {
+                    let attempt = ready!(Pin::new(attempt).poll(cx));
+                    config.prechecked(attempt, caller.clone(), parts)
+                }
+                Wait::Body(caller, deadline) => {
+                    match M::poll_read(&mut self.body, config.body_limit, cx) {
+                        Poll::Ready(extent) => config.body_read(caller.clone(), &extent, parts),
+                        Poll::Pending => {
+                            ready!(deadline.poll(config.body_timeout, cx));
+                            config.deny(Denial::BodyTimeout, parts)
+                        }
+                    }
+                }
+                Wait::User(user, caller) => {
+                    let user = ready!(Pin::new(user).poll(cx));
+                    config.user_found(user, caller.clone(), parts)
+                }
+                Wait::Reserve(attempt) => {
+                    let attempt = ready!(Pin::new(attempt).poll(cx));
+                    config.reserved(attempt, parts)
+                }
+            };
+            match step {
+                Step::Wait(wait) => self.wait = wait,
+                Step::Decided(decision) => return Poll::Ready(decision),
+            }
+        }
+    }
+}
+
+/// The end of the time for a body, which begins when the body has to be waited for.
+#[derive(Default)]
+pub(super) struct Deadline(Option<Pin<Box<Sleep>>>);
+
+impl Deadline {
+    fn poll(&mut self, timeout: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(timeout) = timeout else {
+            return Poll::Pending;
+        };
+        // Outside of Tokio there is no time.
+        if self.0.is_none() && Handle::try_current().is_err() {
+            return Poll::Pending;
+        }
+        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        sleep.as_mut().poll(cx)
+    }
+}
+
+/// The steps of a request. Each continues with the next one as long as nothing has to be waited for.
+impl Config {
+    #[inline]
+    pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Step {
+        let address = match self.address.extract_address(parts) {
+            Ok(address) => address,
+            Err(error) => return self.deny(Denial::NoAddress(error), parts),
+        };
+        let caller = self.caller(address, parts);
+        match &self.user {
+            UserSource::Handler => self.reserve(caller, parts),
+            UserSource::Head(user) => match user.extract_user(parts).at_once() {
+                Ok(user) => self.user_found(user, caller, parts),
+                Err(user) => Step::Wait(Wait::User(user, caller)),
+            },
+            UserSource::Body(_) => self.before_body(caller, parts),
+        }
+    }
+
+    /// Refuses callers that are blocked whatever their body contains: attackers must not have it read.
+    fn before_body(self: &Arc<Self>, caller: Caller<'static>, parts: &mut Parts) -> Step {
+        match self.limiter.known_block(caller.clone()) {
+            KnownBlock::None => Step::Wait(Wait::Body(caller, Deadline::default())),
+            KnownBlock::Blocked(refusal) => self.deny(Denial::Refused(refusal), parts),
+            // Reserving is answered from the cache if that is fresh, and else revalidates it.
+            KnownBlock::Cached => {
+                let attempt = self.limiter.reserve(caller.clone());
+                Step::Wait(Wait::Precheck(attempt, caller))
+            }
+        }
+    }
+
+    fn prechecked(
+        self: &Arc<Self>,
+        attempt: Result<Attempt, ReserveError>,
+        caller: Caller<'static>,
+        parts: &mut Parts,
+    ) -> Step {
+        match attempt {
+            Err(error @ ReserveError::Refused(_)) => self.deny(error.into(), parts),
+            // The block was lifted. Dropping the future has a task complete it.
+            Ok(attempt) => {
+                drop(attempt.settle(Outcome::NotAnAttempt));
+                Step::Wait(Wait::Body(caller, Deadline::default()))
+            }
+            // The store is asked again when the user is known.
+            Err(_) => Step::Wait(Wait::Body(caller, Deadline::default())),
+        }
+    }
+
+    fn body_read(
+        self: &Arc<Self>,
+        caller: Caller<'static>,
+        extent: &Extent,
+        parts: &mut Parts,
+    ) -> Step {
+        match self.user_in_body(extent, parts) {
+            Ok(Some(user)) => self.user_found(user, caller, parts),
+            Ok(None) => self.reserve(caller, parts),
+            Err(denial) => self.deny(denial, parts),
+        }
+    }
+
+    /// The user, or `None` if the handler has to identify one.
+    fn user_in_body(&self, extent: &Extent, parts: &Parts) -> Result<Option<Extracted>, Denial> {
+        let UserSource::Body(user) = &self.user else {
+            return Ok(None);
+        };
+        match extent {
+            Extent::Broken => Err(Denial::BodyBroken),
+            _ if is_encoded(parts) => Err(Denial::AmbiguousUser(ExtractError::bad_request(
+                "the body is compressed: send it uncompressed, or have the server decompress it \
+                 before it looks for the user",
+            ))),
+            Extent::Whole(body) => Ok(Some(user.extract_user(parts, body))),
+            Extent::TooLarge if !self.pass_oversized => Err(Denial::BodyTooLarge {
+                limit: self.body_limit,
+            }),
+            Extent::TooLarge | Extent::Unread => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn user_found(
+        self: &Arc<Self>,
+        user: Extracted,
+        mut caller: Caller<'static>,
+        parts: &mut Parts,
+    ) -> Step {
+        caller.user = match user {
+            Ok(Some(user)) if !user.is_empty() => Some(Cow::Owned(user)),
+            // Pages are viewed without a user, and many times at once.
+            Ok(_) if parts.method.is_safe() => None,
+            Ok(_) => match self.missing_user {
+                MissingUser::Shared => Some(Cow::Borrowed("")),
+                MissingUser::Refuse => return self.deny(Denial::NoUser, parts),
+                MissingUser::Pass => None,
+            },
+            Err(error) => return self.deny(Denial::AmbiguousUser(error), parts),
+        };
+        self.reserve(caller, parts)
+    }
+
+    #[inline]
+    fn reserve(self: &Arc<Self>, caller: Caller<'static>, parts: &mut Parts) -> Step {
+        match self.limiter.decide(caller).at_once() {
+            Ok(attempt) => self.reserved(attempt, parts),
+            Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
+        }
+    }
+
+    #[inline]
+    fn reserved(
+        self: &Arc<Self>,
+        attempt: Result<Attempt, ReserveError>,
+        parts: &mut Parts,
+    ) -> Step {
+        match attempt {
+            Ok(attempt) => self.run(State::Reserved(attempt), parts),
+            Err(error) => self.deny(error.into(), parts),
+        }
+    }
+
+    #[inline]
+    fn run(self: &Arc<Self>, state: State, parts: &mut Parts) -> Step {
+        let attempt = LoginAttempt::new(self, state);
+        if let Some(outer) = parts.extensions.insert(attempt.clone()) {
+            attempt.set_outer(outer);
+        }
+        Step::Decided(Decision::Run(Guard::new(attempt, parts.method.clone())))
+    }
+
+    fn deny(self: &Arc<Self>, denial: Denial, parts: &mut Parts) -> Step {
+        events::denied(&denial, &self.notices.samples, self.shadow);
+        if self.shadow {
+            return self.run(State::Shadowed(denial), parts);
+        }
+        let mut response = self.responder.respond(&denial, parts);
+        if self.rate_limit_fields
+            && let Denial::Refused(refusal) = &denial
+            && let Some(fields) = RateLimitFields::of_refusal(refusal, self.limiter.policy())
+        {
+            fields.write(response.headers_mut());
+        }
+        // The request's extensions are reused, since an empty map would have to be allocated.
+        let mut extensions = std::mem::take(&mut parts.extensions);
+        extensions.clear();
+        extensions.insert(denial);
+        extensions.extend(std::mem::take(response.extensions_mut()));
+        *response.extensions_mut() = extensions;
+        Step::Decided(Decision::Deny(response))
+    }
+}
+
+/// Whether a layer further in might decode the body into another one than the layer reads.
+fn is_encoded(parts: &Parts) -> bool {
+    let mut encodings = (parts.headers.get_all(http::header::CONTENT_ENCODING)).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}

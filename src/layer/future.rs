@@ -1,0 +1,189 @@
+//! The future of a response.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, request::Parts};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::{
+    ResponseBody,
+    body::Mode,
+    decision::{Decision, Waiting},
+    guard::{Finished, Guard, Settling},
+};
+use crate::events;
+
+pin_project! {
+    /// The future of a [`LoginRateLimit`](crate::LoginRateLimit)'s response.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, M, B>
+    where
+        M: Mode<B>,
+        S: Service<Request<M::Body>>,
+    {
+        #[pin]
+        state: State<S, M, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    #[project_replace = StateReplacement]
+    enum State<S, M, B>
+    where
+        M: Mode<B>,
+        S: Service<Request<M::Body>>,
+    {
+        /// Something has to be waited for before the handler can be called.
+        Waiting { waiting: Box<Waiting<S, M::Body>> },
+        /// The handler runs.
+        Running { #[pin] response: S::Future, guard: Guard },
+        /// The outcome is being written.
+        Settling { settling: Settling, response: Result<S::Response, S::Error> },
+        /// The request was denied.
+        Denied { response: Response<Bytes> },
+        /// The request is not counted.
+        Uncounted { #[pin] response: S::Future },
+        /// The response was returned.
+        Done,
+    }
+}
+
+impl<S, M, B> ResponseFuture<S, M, B>
+where
+    M: Mode<B>,
+    S: Service<Request<M::Body>>,
+{
+    pub(super) const fn uncounted(response: S::Future) -> Self {
+        Self {
+            state: State::Uncounted { response },
+        }
+    }
+
+    pub(super) fn waiting(waiting: Waiting<S, M::Body>) -> Self {
+        Self {
+            state: State::Waiting {
+                waiting: Box::new(waiting),
+            },
+        }
+    }
+
+    #[inline]
+    pub(super) fn decided(
+        decision: Decision,
+        service: &mut S,
+        parts: Parts,
+        body: M::Body,
+    ) -> Self {
+        match decision {
+            // The guard exists before the call, in case that panics.
+            Decision::Run(mut guard) => {
+                let response = service.call(Request::from_parts(parts, body));
+                guard.set_handler_started(false);
+                Self {
+                    state: State::Running { response, guard },
+                }
+            }
+            Decision::Deny(response) => Self {
+                state: State::Denied { response },
+            },
+        }
+    }
+}
+
+impl<S, M, B, R> Future for ResponseFuture<S, M, B>
+where
+    M: Mode<B>,
+    S: Service<Request<M::Body>, Response = Response<R>>,
+{
+    type Output = Result<Response<ResponseBody<R>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProjection::Waiting { waiting } => {
+                    let decision = ready!(waiting.poll_decision::<M, B>(cx));
+                    let StateReplacement::Waiting { waiting } =
+                        state.as_mut().project_replace(State::Done)
+                    else {
+                        unreachable!("the state was `Waiting`");
+                    };
+                    let Waiting {
+                        mut service,
+                        parts,
+                        body,
+                        ..
+                    } = *waiting;
+                    state.set(Self::decided(decision, &mut service, parts, body).state);
+                }
+                StateProjection::Running { response, guard } => {
+                    guard.set_handler_started(true);
+                    let response = ready!(response.poll(cx));
+                    match guard.finish(response) {
+                        (Finished::Settled, response) => {
+                            state.set(State::Done);
+                            return Poll::Ready(wrap(response));
+                        }
+                        (Finished::Settling(settling), response) => {
+                            state.set(State::Settling { settling, response });
+                        }
+                        (Finished::AwaitsTrailers, response) => {
+                            let StateReplacement::Running { guard, .. } =
+                                state.as_mut().project_replace(State::Done)
+                            else {
+                                unreachable!("the state was `Running`");
+                            };
+                            let guarded = |body| ResponseBody::guarded(body, guard);
+                            return Poll::Ready(response.map(|response| response.map(guarded)));
+                        }
+                    }
+                }
+                StateProjection::Settling { settling, .. } => {
+                    if let Err(error) = ready!(Pin::new(settling).poll(cx)) {
+                        events::not_settled(&error);
+                    }
+                    let StateReplacement::Settling { response, .. } =
+                        state.as_mut().project_replace(State::Done)
+                    else {
+                        unreachable!("the state was `Settling`");
+                    };
+                    return Poll::Ready(wrap(response));
+                }
+                StateProjection::Denied { .. } => {
+                    let StateReplacement::Denied { response } =
+                        state.as_mut().project_replace(State::Done)
+                    else {
+                        unreachable!("the state was `Denied`");
+                    };
+                    return Poll::Ready(Ok(response.map(ResponseBody::denial)));
+                }
+                StateProjection::Uncounted { response } => {
+                    return Poll::Ready(wrap(ready!(response.poll(cx))));
+                }
+                StateProjection::Done => panic!("`ResponseFuture` polled after completion"),
+            }
+        }
+    }
+}
+
+#[inline]
+fn wrap<R, E>(response: Result<Response<R>, E>) -> Result<Response<ResponseBody<R>>, E> {
+    response.map(|response| response.map(ResponseBody::inner))
+}
+
+impl<S, M, B> fmt::Debug for ResponseFuture<S, M, B>
+where
+    M: Mode<B>,
+    S: Service<Request<M::Body>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

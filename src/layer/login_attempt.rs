@@ -1,0 +1,305 @@
+//! The handle to an attempt that handlers receive.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::{Config, UserSource};
+use crate::{Attempt, Outcome, Report, ReserveError, events, response::Denial, store::StoreFuture};
+
+/// The attempt that a request stands for: found in the request's extensions, and an extractor in axum
+/// (feature `axum`).
+///
+/// The handler records the outcome; the first one counts. Cloning is cheap, and clones are the same
+/// attempt.
+///
+/// ```
+/// use tower_login_rate_limit::LoginAttempt;
+///
+/// # fn is_correct_password() -> bool { true }
+/// fn handle(request: http::Request<()>) -> http::StatusCode {
+///     let attempt = request.extensions().get::<LoginAttempt>().expect("the layer is there");
+///     if is_correct_password() {
+///         attempt.succeeded();
+///         http::StatusCode::OK
+///     } else {
+///         attempt.failed();
+///         http::StatusCode::UNAUTHORIZED
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct LoginAttempt {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Arc<Config>,
+    state: Mutex<State>,
+    /// The first outcome that was recorded.
+    outcome: OnceLock<Outcome>,
+    /// Whether the handler has begun to check the password. Written while the state is locked.
+    is_checking: AtomicBool,
+    /// The attempt of a layer further out, which receives the same outcomes.
+    outer: OnceLock<LoginAttempt>,
+}
+
+#[allow(clippy::large_enum_variant)] // nearly every attempt is of the large variant
+pub(super) enum State {
+    Reserved(Attempt),
+    /// Denied by a layer in shadow mode: passed without being counted.
+    Shadowed(Denial),
+    Settled,
+}
+
+impl LoginAttempt {
+    #[inline]
+    pub(super) fn new(config: &Arc<Config>, state: State) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                config: Arc::clone(config),
+                state: Mutex::new(state),
+                outcome: OnceLock::new(),
+                is_checking: AtomicBool::new(false),
+                outer: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// Has the attempt of a layer further out receive the same outcomes.
+    pub(super) fn set_outer(&self, outer: Self) {
+        let _ = self.shared.outer.set(outer);
+    }
+
+    /// The attempt of a layer further out.
+    pub(super) fn outer(&self) -> Option<&Self> {
+        self.shared.outer.get()
+    }
+
+    /// Marks that the handler begins to check the password, for a layer
+    /// [with marked checks](crate::LoginRateLimitLayer::with_marked_checks): a request that is dropped
+    /// afterwards is a failure, and one that is dropped before is not an attempt. Other layers need no mark.
+    ///
+    /// Call it after everything that may be slow and before the password is compared, in the task that
+    /// compares it. After an error the password must not be checked.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError::Settled`] if the request has ended, and with it the attempt;
+    /// [`ReserveError::Refused`] if the attempt was refused when its user was identified.
+    pub fn begin_check(&self) -> Result<(), ReserveError> {
+        if let Some(outer) = self.outer() {
+            outer.begin_check()?;
+        }
+        let state = self.lock();
+        match &*state {
+            State::Settled => return Err(ReserveError::Settled),
+            State::Reserved(attempt) if !self.shared.config.shadow => {
+                if let Some(refusal) = attempt.withdrawn() {
+                    return Err(ReserveError::Refused(refusal.clone()));
+                }
+            }
+            State::Reserved(_) | State::Shadowed(_) => {}
+        }
+        self.shared.is_checking.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Records [`Outcome::Success`]: the user has authenticated with every factor that is required.
+    pub fn succeeded(&self) {
+        self.record(Outcome::Success);
+    }
+
+    /// Records [`Outcome::Failure`]: wrong password, wrong code.
+    pub fn failed(&self) {
+        self.record(Outcome::Failure);
+    }
+
+    /// Records [`Outcome::UnknownUser`], which counts as a failure. Respond as to a wrong password.
+    pub fn unknown_user(&self) {
+        self.record(Outcome::UnknownUser);
+    }
+
+    /// Records [`Outcome::MfaPending`]: the password is correct, and the request with the next factor is
+    /// an attempt of its own.
+    pub fn mfa_pending(&self) {
+        self.record(Outcome::MfaPending);
+    }
+
+    /// Records [`Outcome::NotAnAttempt`]: the request is malformed, or the server failed.
+    pub fn not_an_attempt(&self) {
+        self.record(Outcome::NotAnAttempt);
+    }
+
+    /// Records the outcome. The first one counts; a different one after it is logged and changes nothing.
+    pub fn record(&self, outcome: Outcome) {
+        if let Some(outer) = self.shared.outer.get() {
+            outer.record(outcome);
+        }
+        let first = *self.shared.outcome.get_or_init(|| outcome);
+        if first != outcome {
+            events::conflicting_outcomes(first, outcome);
+        } else if matches!(*self.lock(), State::Settled) {
+            events::late_outcome(outcome);
+        }
+    }
+
+    /// The outcome that was recorded, if any.
+    #[inline]
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.shared.outcome.get().copied()
+    }
+
+    /// Names the user, if the layer could not or if the name turns out to belong to an account, and
+    /// reserves the attempt under the rules by user as well.
+    ///
+    /// Call it before the password is checked, and check one password: an attempt is one guess.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError::Refused`] if a rule by user refuses the attempt, which is then taken back as a
+    /// whole: respond with the error, no outcome is needed. [`ReserveError::Store`] if the store can't
+    /// decide. [`ReserveError::Settled`] if the attempt was settled because its request ended.
+    pub async fn identify(&self, user: &str) -> Result<(), ReserveError> {
+        let mut attempt = match &*self.lock() {
+            State::Reserved(attempt) => attempt.copy(),
+            State::Shadowed(_) => return Ok(()),
+            State::Settled => return Err(ReserveError::Settled),
+        };
+        let identified = attempt.identify(user).await;
+        // If it was settled meanwhile, what was added becomes a failure when its lease ends.
+        match &mut *self.lock() {
+            State::Reserved(old) => *old = attempt,
+            State::Shadowed(_) | State::Settled => return Err(ReserveError::Settled),
+        }
+        let Err(error) = identified else {
+            return Ok(());
+        };
+        let Config {
+            shadow, notices, ..
+        } = &*self.shared.config;
+        let shadow = *shadow;
+        events::denied(&error.clone().into(), &notices.samples, shadow);
+        if shadow { Ok(()) } else { Err(error) }
+    }
+
+    /// How each rule stood when the attempt was admitted, this attempt included. `None` if the attempt is
+    /// not counted, or is settled.
+    pub fn report(&self) -> Option<Report> {
+        match &*self.lock() {
+            State::Reserved(attempt) => Some(attempt.report().clone()),
+            State::Shadowed(_) | State::Settled => None,
+        }
+    }
+
+    /// The number of attempts that count, this one included, under the rule that admits the fewest more.
+    pub fn usage(&self) -> Option<u32> {
+        let report = self.report()?;
+        let least = report
+            .iter()
+            .min_by_key(|(_, standing)| standing.remaining());
+        least.map(|(_, standing)| standing.usage)
+    }
+
+    /// The number of attempts that all rules together still admit if this one fails.
+    pub fn remaining(&self) -> Option<u32> {
+        match &*self.lock() {
+            State::Reserved(attempt) if attempt.is_withdrawn() => Some(0),
+            State::Reserved(attempt) => attempt.report().remaining(),
+            State::Shadowed(_) | State::Settled => None,
+        }
+    }
+
+    /// Whether the attempt was refused when its user was identified.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        matches!(&*self.lock(), State::Reserved(attempt) if attempt.is_withdrawn())
+    }
+
+    /// Whether the attempt has a user with a name.
+    pub(super) fn has_user(&self) -> bool {
+        matches!(&*self.lock(), State::Reserved(attempt) if attempt.has_user())
+    }
+
+    /// Whether the attempt has not been settled.
+    pub(super) fn is_in_flight(&self) -> bool {
+        !matches!(&*self.lock(), State::Settled)
+    }
+
+    /// Why the attempt would have been denied, if the layer is in shadow mode.
+    pub(super) fn shadowed(&self) -> Option<Denial> {
+        match &*self.lock() {
+            State::Shadowed(denial) => Some(denial.clone()),
+            State::Reserved(_) | State::Settled => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Ends the attempt. Nothing happens if it has ended before.
+    #[inline]
+    pub(super) fn settle(&self, outcome: Outcome) -> StoreFuture<()> {
+        self.settle_locked(self.lock(), outcome)
+    }
+
+    /// Ends the attempt of a request that was dropped: with the outcome that was recorded, or else with this
+    /// one, if a password may have been checked.
+    pub(super) fn abandon(&self, default: Outcome) -> StoreFuture<()> {
+        // Locked until it is settled, so that no check begins in between.
+        let state = self.lock();
+        let is_unchecked =
+            self.shared.config.marked_checks && !self.shared.is_checking.load(Ordering::Relaxed);
+        let default = if is_unchecked {
+            Outcome::NotAnAttempt
+        } else {
+            default
+        };
+        self.settle_locked(state, self.outcome().unwrap_or(default))
+    }
+
+    #[inline]
+    fn settle_locked(&self, mut state: MutexGuard<'_, State>, outcome: Outcome) -> StoreFuture<()> {
+        let written = match &*state {
+            State::Reserved(attempt) => {
+                if !attempt.has_user() {
+                    self.note_missing_user(outcome);
+                }
+                attempt.write_outcome(outcome)
+            }
+            State::Shadowed(_) | State::Settled => StoreFuture::ready(Ok(())),
+        };
+        *state = State::Settled;
+        written
+    }
+
+    /// Logs that the layer looks for users in vain.
+    #[cold]
+    fn note_missing_user(&self, outcome: Outcome) {
+        let config = self.config();
+        let is_attempt = !matches!(outcome, Outcome::NotAnAttempt);
+        if is_attempt && !matches!(config.user, UserSource::Handler) {
+            events::no_user(&config.notices.no_user);
+        }
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is replaced as a whole, so it is consistent after a panic too.
+        let state = self.shared.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for LoginAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoginAttempt")
+            .field("outcome", &self.outcome())
+            .finish_non_exhaustive()
+    }
+}

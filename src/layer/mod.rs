@@ -1,0 +1,451 @@
+//! The layer and its settings.
+
+mod body;
+pub mod classify;
+mod decision;
+mod future;
+mod guard;
+mod login_attempt;
+mod missing_user;
+mod service;
+
+use std::{
+    any::TypeId,
+    fmt,
+    marker::PhantomData,
+    net::IpAddr,
+    sync::{Arc, Once},
+    time::Duration,
+};
+
+use http::{Method, request::Parts};
+use tower_layer::Layer;
+
+use crate::{
+    Caller, LoginLimiter, Part, Rule, events,
+    extract::{
+        ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress,
+        value::{self, plain_path},
+    },
+    response::{ByContentType, Respond},
+};
+
+pub use body::{HeadOnly, ReplayedBody, ResponseBody, WithBody};
+pub use classify::Classify;
+pub use future::ResponseFuture;
+pub use login_attempt::LoginAttempt;
+pub use missing_user::MissingUser;
+pub use service::LoginRateLimit;
+
+/// Guards login endpoints: each request reserves an attempt before the handler is called, and the attempt
+/// is settled with the outcome that the handler records.
+///
+/// ```
+/// use http::{HeaderName, Request, Response, StatusCode};
+/// use tower::{ServiceBuilder, ServiceExt, service_fn};
+/// use tower_login_rate_limit::{
+///     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy,
+///     extract::{Header, PeerAddressExtension}, store::MemoryStore,
+/// };
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+/// let user = Header::new(HeaderName::from_static("x-user"));
+/// let layer = LoginRateLimitLayer::new(limiter).with_user(user);
+///
+/// let service = ServiceBuilder::new().layer(layer).service_fn(async |request: Request<String>| {
+///     let attempt = request.extensions().get::<LoginAttempt>().expect("the layer is there");
+///     attempt.failed();
+///     Ok::<_, std::convert::Infallible>(Response::new(String::from("wrong password")))
+/// });
+///
+/// for i in 0..6 {
+///     let mut request = Request::builder().header("x-user", "alice").body(String::new())?;
+///     request.extensions_mut().insert(PeerAddressExtension("192.0.2.1:5000".parse()?));
+///     let response = service.clone().oneshot(request).await?;
+///     let refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
+///     assert_eq!(refused, i == 5);
+/// }
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// By default the layer
+///
+/// - counts every request,
+/// - uses the [peer's address](PeerAddress) of the connection,
+/// - knows no user until the handler [identifies](crate::LoginAttempt::identify) one,
+/// - counts [everything but a server error](crate::classify::FailureByDefault) as a failure if the handler
+///   records no outcome; not the view of a page, by `GET`, `HEAD` or `OPTIONS`, without a user and with
+///   another response than 401 or 403,
+/// - refuses with [`application/problem+json`](crate::response::ProblemJson), or with a gRPC status if the
+///   client speaks gRPC.
+///
+/// # Which requests it counts
+///
+/// Every request that reaches it. In axum put it on the route, or on a router with
+/// [`route_layer`](https://docs.rs/axum/0.8/axum/struct.Router.html#method.route_layer): around a whole
+/// router, requests for missing pages would count as failures. Layers that respond in place of the
+/// handler, such as CORS, belong outside of it.
+///
+/// Several layers can share one limiter, and should: password, second factor, password reset and API are
+/// ways into the same account. A request that passes the same layer twice is counted once.
+///
+/// The parameter `M` tells whether the layer reads bodies: after
+/// [`with_body_user`](Self::with_body_user) it does, and the inner service receives a
+/// [`ReplayedBody`](crate::ReplayedBody).
+pub struct LoginRateLimitLayer<M = HeadOnly> {
+    config: Arc<Config>,
+    mode: PhantomData<fn() -> M>,
+}
+
+#[derive(Clone)]
+struct Config {
+    limiter: LoginLimiter,
+    address: Arc<dyn ExtractAddress>,
+    user: UserSource,
+    missing_user: MissingUser,
+    values: Vec<(Arc<str>, Value)>,
+    body_limit: usize,
+    /// `None` for no limit.
+    body_timeout: Option<Duration>,
+    pass_oversized: bool,
+    marked_checks: bool,
+    /// `None` for [`FailureByDefault`](classify::FailureByDefault), which logs a missing outcome.
+    classifier: Option<Arc<dyn Classify>>,
+    notices: Arc<Notices>,
+    responder: Arc<dyn Respond>,
+    filter: Option<Filter>,
+    shadow: bool,
+    rate_limit_fields: bool,
+}
+
+/// What a layer has logged.
+#[derive(Debug)]
+struct Notices {
+    no_outcome: Once,
+    no_user: Once,
+    nested: Once,
+    samples: events::Samples,
+}
+
+type Filter = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type Value = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
+
+#[derive(Clone)]
+enum UserSource {
+    /// The handler identifies the user.
+    Handler,
+    Head(Arc<dyn ExtractUser>),
+    Body(Arc<dyn ExtractBodyUser>),
+}
+
+/// How long a body may take. A login is one packet; the slowest connections take seconds.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Config {
+    /// Whether an attempt of this request is in flight already, through this layer or one that counts the
+    /// same in the same limiter.
+    #[inline]
+    fn is_nested(&self, request: &Parts) -> bool {
+        match request.extensions.get::<LoginAttempt>() {
+            None => false,
+            Some(outer) => self.is_counted_by(outer),
+        }
+    }
+
+    #[cold]
+    fn is_counted_by(&self, outer: &LoginAttempt) -> bool {
+        let outers = std::iter::successors(Some(outer), |attempt| attempt.outer());
+        let is_nested = outers.into_iter().any(|outer| {
+            let config = outer.config();
+            // One without a user, or without the values of this one, does not count the same.
+            let counts_the_same = || {
+                config.limiter.is_same(&self.limiter)
+                    && config.values.len() == self.values.len()
+                    && config.shadow == self.shadow
+                    && (outer.has_user() || matches!(self.user, UserSource::Handler))
+            };
+            outer.is_in_flight() && (std::ptr::eq(config, self) || counts_the_same())
+        });
+        if is_nested {
+            events::nested_layer(&self.notices.nested);
+        }
+        is_nested
+    }
+
+    /// A caller at this address, with the values that rules count by.
+    #[inline]
+    fn caller(&self, address: IpAddr, request: &Parts) -> Caller<'static> {
+        let mut caller = Caller::new(address);
+        for (name, value) in &self.values {
+            if let Some(value) = value(request) {
+                caller = caller.with_value(name.to_string(), value);
+            }
+        }
+        caller
+    }
+
+    #[inline]
+    fn counts(&self, request: &Parts) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter(request))
+    }
+}
+
+impl LoginRateLimitLayer {
+    /// A layer with this limiter.
+    #[must_use]
+    pub fn new(limiter: LoginLimiter) -> Self {
+        let counts_by = |name: &str| {
+            let rules = limiter.policy().rules().iter();
+            rules.flat_map(Rule::parts).any(|part| match part {
+                Part::Value(value) => **value == *name,
+                _ => false,
+            })
+        };
+        let built_in: [(&str, Value); 2] = [
+            (Part::PATH, Arc::new(value::path)),
+            (Part::USER_AGENT, Arc::new(value::user_agent)),
+        ];
+        let values = (built_in.into_iter())
+            .filter(|(name, _)| counts_by(name))
+            .map(|(name, value)| (name.into(), value))
+            .collect();
+        Self {
+            config: Arc::new(Config {
+                limiter,
+                address: Arc::new(PeerAddress),
+                user: UserSource::Handler,
+                missing_user: MissingUser::default(),
+                values,
+                body_limit: 64 * 1024,
+                body_timeout: Some(BODY_TIMEOUT),
+                pass_oversized: false,
+                marked_checks: false,
+                classifier: None,
+                notices: Arc::new(Notices {
+                    no_outcome: Once::new(),
+                    no_user: Once::new(),
+                    nested: Once::new(),
+                    samples: events::Samples::default(),
+                }),
+                responder: Arc::new(ByContentType),
+                filter: None,
+                shadow: false,
+                rate_limit_fields: false,
+            }),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<M> LoginRateLimitLayer<M> {
+    fn with(mut self, set: impl FnOnce(&mut Config)) -> Self {
+        set(Arc::make_mut(&mut self.config));
+        self
+    }
+
+    fn into_mode<N>(self) -> LoginRateLimitLayer<N> {
+        LoginRateLimitLayer {
+            config: self.config,
+            mode: PhantomData,
+        }
+    }
+
+    /// Sets how the client's address is found. The default is [`PeerAddress`].
+    #[must_use]
+    pub fn with_address(self, address: impl ExtractAddress) -> Self {
+        self.with(|config| config.address = Arc::new(address))
+    }
+
+    /// Sets how the user is found, without reading the body. The default is [`NoUser`].
+    #[must_use]
+    pub fn with_user<U: ExtractUser>(self, user: U) -> LoginRateLimitLayer<HeadOnly> {
+        let source = if is_type::<U, NoUser>() {
+            UserSource::Handler
+        } else {
+            UserSource::Head(Arc::new(user))
+        };
+        self.with(|config| config.user = source).into_mode()
+    }
+
+    /// Sets what becomes of requests in which no user is found. The default is [`MissingUser::Shared`]: they
+    /// count as one user.
+    #[must_use]
+    pub fn with_missing_user(self, missing: MissingUser) -> Self {
+        self.with(|config| config.missing_user = missing)
+    }
+
+    /// Declares that every handler behind this layer calls
+    /// [`begin_check`](crate::LoginAttempt::begin_check) before it looks at a password. A request that is
+    /// dropped before that is then not an attempt; otherwise each one that is dropped is a failure.
+    ///
+    /// A slow database, and a timeout outside of the layer, would else count correct logins as failures.
+    /// A handler that forgets the call lets clients guess without being counted, by disconnecting as soon as
+    /// the response is late.
+    #[must_use]
+    pub fn with_marked_checks(self, marked: bool) -> Self {
+        self.with(|config| config.marked_checks = marked)
+    }
+
+    /// Sets how the user is found in the body. The handler receives the same body again.
+    #[must_use]
+    pub fn with_body_user(self, user: impl ExtractBodyUser) -> LoginRateLimitLayer<WithBody> {
+        self.with(|config| config.user = UserSource::Body(Arc::new(user)))
+            .into_mode()
+    }
+
+    /// Adds a value of the app's own, such as a tenant or a device, for rules that count by it. Requests
+    /// without it are counted together. [`Part::PATH`] and [`Part::USER_AGENT`] are built in, and this can
+    /// override them.
+    #[must_use]
+    pub fn with_value(
+        self,
+        name: impl Into<Arc<str>>,
+        value: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.values.push((name.into(), Arc::new(value))))
+    }
+
+    /// Counts only requests for which this filter, or one added before, returns `true`. All others pass
+    /// uncounted.
+    #[must_use]
+    pub fn with_filter(self, filter: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| {
+            config.filter = Some(match config.filter.take() {
+                None => Arc::new(filter),
+                Some(before) => Arc::new(move |request| before(request) || filter(request)),
+            });
+        })
+    }
+
+    /// Counts only requests with this method to one of these paths, or those that an earlier filter
+    /// counts. All others pass uncounted.
+    ///
+    /// Percent-encoding, doubled slashes and a trailing slash make no difference, since the inner service
+    /// may ignore them too. In axum the path is compared as it was sent, also inside of `nest`. If the
+    /// layer can be put on the route itself, prefer that.
+    #[must_use]
+    pub fn with_routes<P: Into<String>>(
+        self,
+        method: Method,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Self {
+        let paths: Vec<_> = paths
+            .into_iter()
+            .map(|path| plain_path(&path.into()))
+            .collect();
+        self.with_filter(move |request| {
+            let is_known = |path: &str| paths.contains(&plain_path(path));
+            #[cfg(feature = "axum")]
+            let sent = request.extensions.get::<axum::extract::OriginalUri>();
+            #[cfg(feature = "axum")]
+            let is_known =
+                |path: &str| is_known(path) || sent.is_some_and(|s| is_known(s.0.path()));
+            request.method == method && is_known(request.uri.path())
+        })
+    }
+
+    /// Sets how outcomes are derived from responses if the handler records none. The default is
+    /// [`FailureByDefault`](crate::classify::FailureByDefault).
+    #[must_use]
+    pub fn with_classifier<C: Classify>(self, classifier: C) -> Self {
+        let is_default = is_type::<C, classify::FailureByDefault>();
+        let classifier: Arc<dyn Classify> = Arc::new(classifier);
+        self.with(|config| config.classifier = (!is_default).then_some(classifier))
+    }
+
+    /// Sets how denials are rendered. The default is [`ByContentType`].
+    #[must_use]
+    pub fn with_responder(self, responder: impl Respond) -> Self {
+        self.with(|config| config.responder = Arc::new(responder))
+    }
+
+    /// Enables shadow mode, to see what a policy would do: the layer decides but denies nothing.
+    ///
+    /// Denials are logged (feature `tracing`), and the response has the
+    /// [`Denial`](crate::response::Denial) in its extensions.
+    #[must_use]
+    pub fn with_shadow(self, shadow: bool) -> Self {
+        self.with(|config| config.shadow = shadow)
+    }
+
+    /// Adds the `RateLimit-Policy` and `RateLimit` fields of the IETF draft to responses, for the rule by
+    /// address alone: fields for a user would disclose the state of an account to anyone.
+    #[must_use]
+    pub fn with_rate_limit_fields(self, fields: bool) -> Self {
+        self.with(|config| config.rate_limit_fields = fields)
+    }
+
+    /// The limiter of this layer.
+    pub fn limiter(&self) -> &LoginLimiter {
+        &self.config.limiter
+    }
+}
+
+impl LoginRateLimitLayer<WithBody> {
+    /// Sets the maximum number of bytes that are read of a body. The default is 64 KiB. The response to a
+    /// larger body is 413.
+    #[must_use]
+    pub fn with_body_limit(self, bytes: usize) -> Self {
+        self.with(|config| config.body_limit = bytes)
+    }
+
+    /// Sets how long a body may take to arrive. The default is 30 seconds; [`Duration::MAX`] is no limit. The
+    /// response to a slower body is 408, which counts nowhere.
+    ///
+    /// The time is Tokio's: a runtime that is built by hand must have it
+    /// [enabled](https://docs.rs/tokio/1/tokio/runtime/struct.Builder.html#method.enable_time).
+    #[must_use]
+    pub fn with_body_timeout(self, timeout: Duration) -> Self {
+        let timeout = (timeout != Duration::MAX).then_some(timeout);
+        self.with(|config| config.body_timeout = timeout)
+    }
+
+    /// Passes bodies that are too large, without a user, in place of responding with 413. The handler has
+    /// to [identify](crate::LoginAttempt::identify) the user then; until it does, the rules by user do not
+    /// apply.
+    #[must_use]
+    pub fn with_large_bodies_passed(self, pass: bool) -> Self {
+        self.with(|config| config.pass_oversized = pass)
+    }
+}
+
+fn is_type<T: 'static, U: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<U>()
+}
+
+impl<S, M> Layer<S> for LoginRateLimitLayer<M> {
+    type Service = LoginRateLimit<S, M>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LoginRateLimit::new(inner, Arc::clone(&self.config))
+    }
+}
+
+impl<M> Clone for LoginRateLimitLayer<M> {
+    fn clone(&self) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<M> fmt::Debug for LoginRateLimitLayer<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoginRateLimitLayer")
+            .field("config", &self.config)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("limiter", &self.limiter)
+            .field("shadow", &self.shadow)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,409 @@
+//! The plain store: sends scripts to Redis, reads their replies and reports errors.
+//!
+//! It keeps nothing in this process. Caching and failover are stores around it.
+
+use std::{
+    fmt, iter,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    connection::{Failure, Link},
+    counters::{Call, Counters},
+    keys::KeyScheme,
+    reply,
+    scripts::{KNOWN_ADDRESSES, Programs, or_empty},
+};
+use crate::{
+    Address, KnownAddresses, Limit, Period, Token,
+    algorithm::{Millis, State},
+    clock::{Clock, to_millis},
+    events,
+    store::{
+        CancelLater, Key, Remote, Reporters, Restorable, ServerId, Settlement, Slot, Standings,
+        Store, StoreError, StoreErrorKind, StoreFuture,
+    },
+};
+
+/// The kind of a counter that only probes use. No rule can have this name.
+const PROBE: &str = "probe:";
+/// How many cancellations may wait behind reserves that were not answered. Beyond that they go into the
+/// journal, which may send them ahead of a reserve that is stalled on its way: as many as may be in flight
+/// when a path stalls.
+const CANCELING: usize = 8_192;
+
+/// Counters in Redis, on one server or in a cluster.
+#[derive(Clone)]
+pub(super) struct Backend {
+    pub(super) link: Arc<dyn Link>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    keys: KeyScheme,
+    programs: Programs,
+    /// In place of the server's own time.
+    clock: Option<Arc<dyn Clock>>,
+    /// Whether a server has refused counters with different hash tags, as a cluster does.
+    is_cluster: AtomicBool,
+    /// Cancellations on their way behind reserves that were not answered.
+    canceling: AtomicUsize,
+    canceled: Notify,
+    /// Takes over those that were not answered either.
+    cancel_later: OnceLock<Box<dyn CancelLater>>,
+}
+
+impl Backend {
+    pub(super) fn new(link: Arc<dyn Link>, keys: KeyScheme, clock: Option<Arc<dyn Clock>>) -> Self {
+        let shared = Shared {
+            programs: Programs::new(keys.channel()),
+            keys,
+            clock,
+            is_cluster: AtomicBool::new(false),
+            canceling: AtomicUsize::new(0),
+            canceled: Notify::new(),
+            cancel_later: OnceLock::new(),
+        };
+        Self {
+            link,
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Hands cancellations that get no answer to `later`. To be called once.
+    pub(super) fn set_cancel_later(&self, later: impl CancelLater + 'static) {
+        let set = self.shared.cancel_later.set(Box::new(later));
+        debug_assert!(set.is_ok(), "it is set when the store is built");
+    }
+
+    /// The channel on which scripts publish the names of counters whose block was lifted.
+    pub(super) fn channel(&self) -> &str {
+        self.shared.keys.channel()
+    }
+
+    /// Sends a command that is no script.
+    pub(super) async fn send(&self, command: Cmd) -> Result<Value, StoreError> {
+        let link = Arc::clone(&self.link);
+        let deadline = link.deadline();
+        let reply = link.send(command, None, deadline).await;
+        reply.map_err(|failure| failure.error)
+    }
+
+    pub(super) async fn run(&self, call: Call, deadline: Instant) -> Result<Value, Failure> {
+        let link = Arc::clone(&self.link);
+        link.send(call.command, Some(call.script), deadline).await
+    }
+
+    /// Leaves the limits of counters out of the texts of scripts from now on.
+    pub(super) fn set_scripts_full(&self) {
+        self.shared.programs.set_full();
+    }
+
+    /// Whether a server has refused counters with different hash tags, as a cluster does.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.shared.is_cluster.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_cluster(&self) {
+        self.shared.is_cluster.store(true, Ordering::Relaxed);
+    }
+
+    /// The time, if it is not the server's.
+    fn now(&self) -> Option<Millis> {
+        self.shared.clock.as_ref().map(|clock| clock.now())
+    }
+
+    fn counters<'s>(&self, slots: impl IntoIterator<Item = &'s Slot<'s>>) -> Arc<Counters> {
+        Arc::new(Counters::new(slots, &self.shared.keys))
+    }
+
+    /// Asks for counters that share a slot.
+    pub(super) async fn ask_slot(
+        &self,
+        token: Option<Token>,
+        lease: Duration,
+        counters: &Arc<Counters>,
+        deadline: Instant,
+    ) -> Result<(Standings, Option<ServerId>), Failure> {
+        let call = counters.reserve(&self.shared.programs, token, lease, self.now());
+        let failure = match self.run(call, deadline).await {
+            Ok(reply) => match counters.standings(&reply, token) {
+                Ok(standings) => return Ok(standings),
+                Err(error) => Failure {
+                    was_sent: true,
+                    ..error.into()
+                },
+            },
+            Err(failure) => failure,
+        };
+        match token {
+            Some(token) if failure.was_sent => Err(self.withdraw(token, counters, failure)),
+            _ => Err(failure),
+        }
+    }
+
+    /// Takes back an attempt that may have been written although its reserve failed: it will not be
+    /// settled, and must not become a failure when its lease ends.
+    ///
+    /// If the reserve may still run, the cancellation goes behind it on the same connection, on which
+    /// commands keep their order.
+    fn withdraw(&self, token: Token, counters: &Arc<Counters>, mut failure: Failure) -> Failure {
+        let canceling = &self.shared.canceling;
+        match failure.follow_up.take() {
+            Some(send) if canceling.load(Ordering::Relaxed) < CANCELING => {
+                let cancel = self.call(counters, &[token], Settlement::Canceled, 0);
+                canceling.fetch_add(1, Ordering::SeqCst);
+                let (backend, counters) = (self.clone(), Arc::clone(counters));
+                tokio::spawn(async move {
+                    if !send(cancel).await {
+                        backend.cancel_later(&[token], &counters);
+                    }
+                    backend.shared.canceling.fetch_sub(1, Ordering::SeqCst);
+                    backend.shared.canceled.notify_waiters();
+                });
+            }
+            _ => self.cancel_later(&[token], counters),
+        }
+        failure
+    }
+
+    pub(super) fn cancel_later(&self, tokens: &[Token], counters: &Counters) {
+        let slots = counters.as_slots();
+        let later = self.shared.cancel_later.get();
+        if !later.is_some_and(|later| later.cancel_later(tokens, &slots)) {
+            let message = "the store was dropped before a cancellation was written";
+            events::not_canceled(&StoreError::new(StoreErrorKind::Connection, message));
+        }
+    }
+
+    /// Takes attempts back, by the deadline or later.
+    pub(super) async fn cancel(&self, tokens: &[Token], counters: &Counters, deadline: Instant) {
+        let canceled = self.settle_by_slot(tokens, Settlement::Canceled, counters, 0, deadline);
+        if canceled.await.is_err() {
+            self.cancel_later(tokens, counters);
+        }
+    }
+
+    pub(super) fn call(
+        &self,
+        counters: &Counters,
+        tokens: &[Token],
+        settlement: Settlement,
+        ago: Millis,
+    ) -> Call {
+        counters.settle(&self.shared.programs, tokens, settlement, ago, self.now())
+    }
+
+    /// Cleans up counters that share a slot. Returns the failures that were removed.
+    pub(super) async fn clean_up_slot(
+        &self,
+        tokens: &[Token],
+        counters: &Counters,
+        mains: usize,
+        ago: Millis,
+        deadline: Instant,
+    ) -> Result<Vec<Token>, Failure> {
+        let call = self.call(counters, tokens, Settlement::Succeeded { mains }, ago);
+        let reply = self.run(call, deadline).await?;
+        Ok(reply::tokens(&reply)?)
+    }
+
+    /// Remembers an address, or only lists those that are known.
+    fn known_addresses(
+        &self,
+        key: &Key<'_>,
+        address: Option<Address>,
+        keep: KnownAddresses,
+    ) -> StoreFuture<Vec<Address>> {
+        let name = self.shared.keys.name(key);
+        let mut command = KNOWN_ADDRESSES.call(iter::once(&*name));
+        or_empty(&mut command, address.map(|address| address.to_string()));
+        command.arg(keep.newest()).arg(to_millis(keep.kept_for()));
+        or_empty(&mut command, self.now());
+        let backend = self.clone();
+        StoreFuture::pending(async move {
+            let deadline = backend.link.deadline();
+            let script = Arc::clone(&KNOWN_ADDRESSES);
+            let reply = backend.run(Call { command, script }, deadline).await;
+            reply::addresses(&reply.map_err(|failure| failure.error)?)
+        })
+    }
+
+    /// Waits until the cancellations on their way are answered or given up.
+    async fn canceled(&self) -> Result<(), StoreError> {
+        loop {
+            let canceled = self.shared.canceled.notified();
+            if self.shared.canceling.load(Ordering::SeqCst) == 0 {
+                return Ok(());
+            }
+            if timeout_at(self.link.deadline(), canceled).await.is_err() {
+                let message = "Redis does not answer, and cancellations are pending";
+                return Err(StoreError::new(StoreErrorKind::Connection, message));
+            }
+        }
+    }
+}
+
+impl Store for Backend {
+    fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        let reserved = self.reserve_from(token, lease, slots);
+        reserved.map_ok(|(standings, _)| standings)
+    }
+
+    fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
+        if slots.is_empty() {
+            return StoreFuture::ready(Ok(Standings::default()));
+        }
+        let (backend, counters) = (self.clone(), self.counters(slots));
+        let asked = async move { backend.ask(None, Duration::ZERO, counters).await };
+        StoreFuture::pending(asked).map_ok(|(standings, _)| standings)
+    }
+
+    fn settle(
+        &self,
+        tokens: &[Token],
+        settlement: Settlement,
+        slots: &[Slot<'_>],
+        ago: Duration,
+    ) -> StoreFuture<usize> {
+        let is_cleared = matches!(settlement, Settlement::Cleared { .. });
+        if slots.is_empty() || (tokens.is_empty() && !is_cleared) {
+            return StoreFuture::ready(Ok(0));
+        }
+        let (backend, counters, ago) = (self.clone(), self.counters(slots), to_millis(ago));
+        let tokens = if is_cleared { &[] } else { tokens };
+        let tokens = SmallVec::<[_; 2]>::from_slice(tokens);
+        StoreFuture::pending(async move {
+            let deadline = backend.link.deadline();
+            match settlement.mains() {
+                Some(mains) => {
+                    let mains = mains.min(counters.len());
+                    let cleaned = backend.clean_up(&tokens, &counters, mains, ago, deadline);
+                    cleaned.await.map(|()| counters.len())
+                }
+                None => {
+                    let settled =
+                        backend.settle_by_slot(&tokens, settlement, &counters, ago, deadline);
+                    settled.await
+                }
+            }
+        })
+    }
+
+    fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
+        self.known_addresses(key, Some(address), keep).map_ok(drop)
+    }
+
+    fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
+        self.known_addresses(key, None, keep)
+    }
+
+    fn flush(&self) -> StoreFuture<()> {
+        let backend = self.clone();
+        StoreFuture::pending(async move { backend.canceled().await })
+    }
+}
+
+impl Remote for Backend {
+    fn name(&self, key: &Key<'_>) -> Vec<u8> {
+        self.shared.keys.name(key)
+    }
+
+    fn probe(&self, near: Option<&Key<'_>>) -> StoreFuture<()> {
+        let limit = Limit::attempts(1).within(Period::seconds(1)).build();
+        let limit = match limit {
+            Ok(limit) => limit,
+            Err(error) => {
+                let error = StoreError::new(StoreErrorKind::Config, error.to_string());
+                return StoreFuture::ready(Err(error));
+            }
+        };
+        let token = Token::new();
+        let (address, subject) = match near {
+            Some(near) => (near.address, near.subject),
+            None => (None, token.as_bytes().as_slice()),
+        };
+        let key = Key::new(address, PROBE, subject);
+        let (backend, counters) = (self.clone(), self.counters(&[Slot::new(key, &limit)]));
+        StoreFuture::pending(async move {
+            let (programs, deadline) = (&backend.shared.programs, backend.link.deadline());
+            let reserve = counters.reserve(programs, Some(token), Duration::ZERO, backend.now());
+            // Not taken back if it fails: the counter is of no one, and expires within a second.
+            let reply = backend.run(reserve, deadline).await;
+            counters.standings(&reply.map_err(|failure| failure.error)?, Some(token))?;
+            let (tokens, deadline) = ([token], backend.link.deadline());
+            let canceled =
+                backend.settle_by_slot(&tokens, Settlement::Canceled, &counters, 0, deadline);
+            canceled.await.map(drop)
+        })
+    }
+}
+
+impl Restorable for Backend {
+    fn reserve_from(
+        &self,
+        token: Token,
+        lease: Duration,
+        slots: &[Slot<'_>],
+    ) -> StoreFuture<(Standings, Reporters)> {
+        if slots.is_empty() {
+            return StoreFuture::ready(Ok(Default::default()));
+        }
+        let (backend, counters) = (self.clone(), self.counters(slots));
+        StoreFuture::pending(async move { backend.ask(Some(token), lease, counters).await })
+    }
+
+    fn restore(
+        &self,
+        slot: &Slot<'_>,
+        lifts: Period,
+        usage: u32,
+        server: ServerId,
+    ) -> StoreFuture<Option<ServerId>> {
+        let (backend, counters) = (self.clone(), self.counters([slot]));
+        StoreFuture::pending(async move {
+            let programs = &backend.shared.programs;
+            let call = counters.restore(programs, server, lifts, usage, backend.now());
+            let reply = backend.run(call, backend.link.deadline()).await;
+            reply::restored(&reply.map_err(|failure| failure.error)?)
+        })
+    }
+
+    fn take_back(&self, token: Token, slots: &[Slot<'_>]) -> StoreFuture<()> {
+        let (backend, counters) = (self.clone(), self.counters(slots));
+        StoreFuture::pending(async move {
+            let deadline = backend.link.deadline();
+            backend.cancel(&[token], &counters, deadline).await;
+            Ok(())
+        })
+    }
+}
+
+/// Notes which server reported the blocks among these.
+pub(super) fn reporters(
+    positions: impl Iterator<Item = usize>,
+    standings: &Standings,
+    server: Option<ServerId>,
+) -> Reporters {
+    let blocked = positions.zip(&**standings);
+    let blocked = blocked.filter(|(_, standing)| matches!(standing.state, State::Blocked { .. }));
+    let reported = blocked.filter_map(|(position, _)| Some((position, server?)));
+    reported.collect()
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! A headless Chromium, driven through the WebDriver protocol.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+use crate::client::client;
+
+/// A browser session, closed when dropped.
+pub struct Browser {
+    driver: Child,
+    session: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    pub async fn start() -> Self {
+        let driver = std::env::var("CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let process = Command::new(&driver)
+            .arg(format!("--port={port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{driver} cannot be started ({error}): run tests/run.sh, which installs it, or set CHROMEDRIVER")
+            });
+        let profile = tempfile::tempdir().unwrap();
+        let mut browser = Self {
+            driver: process,
+            session: format!("http://127.0.0.1:{port}"),
+            _profile: profile,
+        };
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--window-size=800,600",
+            &format!("--user-data-dir={}", browser._profile.path().display()),
+        ]
+        .map(str::to_owned);
+        let options = json!({"args": arguments});
+        let capabilities =
+            json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        for _ in 0..200 {
+            let url = format!("{}/session", browser.session);
+            if let Ok(response) = client().post(url).json(&capabilities).send().await {
+                let answer: Value = response.json().await.unwrap();
+                let id = answer["value"]["sessionId"].as_str();
+                let id = id.unwrap_or_else(|| panic!("no browser: {answer}"));
+                browser.session = format!("{}/session/{id}", browser.session);
+                return browser;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{driver} does not respond");
+    }
+
+    async fn command(&self, path: &str, body: Value) -> Value {
+        let url = format!("{}/{path}", self.session);
+        let response = client().post(url).json(&body).send().await.unwrap();
+        let answer: Value = response.json().await.unwrap();
+        assert!(answer["value"]["error"].is_null(), "{path}: {answer}");
+        answer["value"].clone()
+    }
+
+    pub async fn open(&self, url: &str) {
+        self.command("url", json!({"url": url})).await;
+    }
+
+    async fn element(&self, id: &str) -> String {
+        let by = json!({"using": "css selector", "value": format!("#{id}")});
+        let found = self.command("element", by).await;
+        let element = found.as_object().and_then(|found| found.values().next());
+        element
+            .and_then(Value::as_str)
+            .expect("an element")
+            .to_owned()
+    }
+
+    pub async fn type_into(&self, id: &str, text: &str) {
+        let element = self.element(id).await;
+        self.command(&format!("element/{element}/clear"), json!({}))
+            .await;
+        self.command(&format!("element/{element}/value"), json!({"text": text}))
+            .await;
+    }
+
+    pub async fn click(&self, id: &str) {
+        let element = self.element(id).await;
+        self.command(&format!("element/{element}/click"), json!({}))
+            .await;
+    }
+
+    pub async fn text(&self, id: &str) -> String {
+        self.ask(id, "text")
+            .await
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    pub async fn shows(&self, id: &str) -> bool {
+        self.ask(id, "displayed").await == true
+    }
+
+    async fn ask(&self, id: &str, what: &str) -> Value {
+        let element = self.element(id).await;
+        self.get(&format!("element/{element}/{what}")).await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let response = client()
+            .get(format!("{}/{path}", self.session))
+            .send()
+            .await;
+        let answer: Value = response.unwrap().json().await.unwrap();
+        answer["value"].clone()
+    }
+
+    /// Waits until the message on the page contains `text`, and returns the whole message.
+    pub async fn reads(&self, text: &str) -> String {
+        let mut message = String::new();
+        for _ in 0..600 {
+            message = self.text("message").await;
+            if message.contains(text) {
+                return message;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the page shows {message:?}, not {text:?}");
+    }
+
+    pub async fn screenshot(&self) -> Vec<u8> {
+        let picture = self.get("screenshot").await;
+        BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Closing the session ends the browser process as well.
+        let session = self.session.clone();
+        let quit = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().ok()?;
+            runtime.block_on(async { client().delete(session).send().await.ok() })
+        });
+        let _ = quit.join();
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}

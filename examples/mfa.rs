@@ -5,7 +5,7 @@
 //! curl -i http://127.0.0.1:3002/code -H 'session: …' --json '{"code":"123456"}'
 //! ```
 //!
-//! Both steps count on the same counters. A right password takes back nothing but itself, so it never
+//! Both steps count on the same counters, and codes also by account over all addresses. A right password takes back nothing but itself, so it never
 //! refills the guesses at the code; the last factor's success clears the user's failures. `LISTEN`
 //! sets the server's address.
 
@@ -43,10 +43,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         LoginRateLimitLayer::new(limiter.clone()).with_body_user(JsonField::new("username"));
     // The code's request does not name the user; its session does.
     let known = Arc::clone(&sessions);
-    let for_code = LoginRateLimitLayer::new(limiter).with_user(move |request: &Parts| {
-        let session = request.headers.get("session")?.to_str().ok()?;
-        known.lock().ok()?.get(session).cloned()
-    });
+    let for_code = LoginRateLimitLayer::new(limiter)
+        .with_second_factor(true)
+        .with_user(move |request: &Parts| {
+            let session = request.headers.get("session")?.to_str().ok()?;
+            known.lock().ok()?.get(session).cloned()
+        });
 
     let app = Router::new()
         .route("/password", post(password).layer(for_password))

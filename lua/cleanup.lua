@@ -1,5 +1,5 @@
--- Takes every failed attempt of the main counters out of them and out of any number of others, and drops
--- the main counters' past.
+-- Takes every failed attempt of a spelling out of the main counters and out of any number of others, and drops
+-- the main counters' summaries, if they are of that spelling too.
 --
 -- Attempts in flight stay, and so does everything in the other counters that is not in a main one. With
 -- tokens, only counters that hold one of them are main ones, so that an attempt cleans up once, however
@@ -11,6 +11,7 @@
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  how many are main counters
 -- ARGV[4]  how long ago the attempt succeeded, in milliseconds: what failed since stays
+-- ARGV[5]  the spelling of the user, see counters.lua; empty: the normal form; '*': every spelling
 --
 -- Reply: the tokens of the failed attempts that were taken out, for counters on another server.
 
@@ -22,7 +23,7 @@ for first = 1, #ARGV[1], 16 do own[#own + 1] = string.sub(ARGV[1], first, first 
 
 -- Most logins succeed at once: the main counters hold this attempt and nothing else, and no window is full.
 -- Then only this attempt has to be taken out, and there is nothing to publish.
-if plain_settle and #own > 0 then
+if plain_settle and #own > 0 and ARGV[5] == '' then
   -- insert limit
   local is_sparse = true
   for i = 1, count do
@@ -45,26 +46,38 @@ end
 local was_blocked = {}
 for i, l in ipairs(limits) do was_blocked[i] = is_blocked(KEYS[i], l) end
 
-local function is_main(key)
-  for _, token in ipairs(own) do
+local function is_main(key, spelling)
+  for _, token in ipairs(with_spelling(own, spelling)) do
     if call('ZSCORE', key, token) then return true end
   end
   return #own == 0
 end
 
-local removed, tokens = {}, { unpack(own) }
+local every_spelling = ARGV[5] == '*'
+local removed, tokens, others = {}, { unpack(own) }, {}
 for i = 1, mains do
-  if is_main(KEYS[i]) then
-    for _, failed in ipairs(call('ZRANGEBYSCORE', KEYS[i], '(0', now - ARGV[4])) do
-      removed[#removed + 1], tokens[#tokens + 1] = failed, failed
+  local spelling = suffix(ARGV[5], i)
+  others[i] = {}
+  if is_main(KEYS[i], spelling) then
+    local read = call('ZRANGEBYSCORE', KEYS[i], '-inf', now - ARGV[4], 'WITHSCORES')
+    for j = 1, #read, 2 do
+      local member, its_spelling = read[j], string.sub(read[j], 17)
+      if tonumber(read[j + 1]) <= 0 then
+        -- Of a summary, it is only known whether all of it had the normal form.
+        if every_spelling or spelling == '' and not is_mixed(member) then table.insert(others[i], member) end
+      elseif every_spelling or its_spelling == spelling then
+        local token = string.sub(member, 1, 16)
+        removed[#removed + 1], tokens[#tokens + 1] = token, token
+        if its_spelling ~= spelling then table.insert(others[i], member) end
+      end
     end
-    call('ZREMRANGEBYSCORE', KEYS[i], '-inf', 0)
   end
 end
 
 for i, l in ipairs(limits) do
   local key = KEYS[i]
-  if remove(key, tokens) > 0 then let_expire(key, l) end
+  local left = remove(key, with_spelling(tokens, suffix(ARGV[5], i))) + remove(key, others[i] or {})
+  if left > 0 then let_expire(key, l) end
   if was_blocked[i] and not is_blocked(key, l) then publish(key) end
 end
 return removed

@@ -30,6 +30,42 @@
 -- How many of the newest failures bucket and counter keep one by one.
 local KEPT = 8
 
+-- A failure whose user was not spelled in the normal form has a suffix of eight bytes behind its token, a hash
+-- of the spelling. A list of spellings has eight bytes for each counter, zeros for one without a user.
+local function suffix(spellings, i)
+  local own = string.sub(spellings, i * 8 - 7, i * 8)
+  return (#own < 8 or own == '\0\0\0\0\0\0\0\0') and '' or own
+end
+
+-- Tokens, and the same as failures of a spelling.
+local function with_spelling(tokens, spelling)
+  if spelling == '' then return tokens end
+  local both = {}
+  for i = 1, #tokens do both[i * 2 - 1], both[i * 2] = tokens[i], tokens[i] .. spelling end
+  return both
+end
+
+-- Gives a failure its spelling.
+local function spell(key, token, spelling)
+  local at = call('ZSCORE', key, token)
+  if at then
+    call('ZADD', key, at, token .. spelling)
+    call('ZREM', key, token)
+  end
+end
+
+-- Whether a summary has a capital: failures of other spellings than the normal form are part of it.
+local function is_mixed(summary)
+  return summary and string.find(summary, '^%u') ~= nil
+end
+
+local function has_other_spellings(members)
+  for i = 1, #members do
+    if #members[i] > 16 then return true end
+  end
+  return false
+end
+
 local function count_between(key, after, to)
   return call('ZCOUNT', key, string.format('(%.0f', after), to)
 end
@@ -95,7 +131,7 @@ local function judge_window(key, l)
   if grows then
     j.from = '(0'
     j.found = call('ZRANGEBYSCORE', key, '-inf', 0)[1]
-    local nth, began = string.match(j.found or '', '^w (%d+) (%d+)$')
+    local nth, began = string.match(j.found or '', '^[wW] (%d+) (%d+)$')
     if nth then j.nth, j.began, j.past = tonumber(nth), tonumber(began), j.found end
   end
   local newest = call('ZREVRANGEBYSCORE', key, now, '(0', 'WITHSCORES', 'LIMIT', 0, 1)[2]
@@ -121,7 +157,10 @@ local function judge_window(key, l)
         -- The block is over, and failures up to the last one no longer count: an attempt without a lease
         -- is written with the current time, and must stay.
         j.usage, j.upto = count_between(key, now, '+inf'), last
-        if grows then j.past = string.format('w %.0f %.0f', j.nth, last) end
+        if grows then
+          local mixed = is_mixed(j.found) or has_other_spellings(call('ZRANGEBYSCORE', key, '(0', now))
+          j.past = string.format('%s %.0f %.0f', mixed and 'W' or 'w', j.nth, last)
+        end
       end
       return j
     end
@@ -168,7 +207,7 @@ local function bucket(capacity, refill, tokens, less, at)
     room_at = function()
       return math.max(now, at) + math.ceil((missing(now) + refill - capacity * refill) / capacity)
     end,
-    write = function() return string.format('b %.0f %.0f %.0f', tokens, less, at) end,
+    write = function(mixed) return string.format('%s %.0f %.0f %.0f', mixed and 'B' or 'b', tokens, less, at) end,
   }
 end
 
@@ -200,7 +239,9 @@ local function counter(limit, window, start, previous, current)
       local most = leaving > 0 and math.floor((room * window - 1) / leaving) or window
       return begins + window - math.min(most, window)
     end,
-    write = function() return string.format('c %.0f %.0f %.0f', start, previous, current) end,
+    write = function(mixed)
+      return string.format('%s %.0f %.0f %.0f', mixed and 'C' or 'c', start, previous, current)
+    end,
   }
 end
 
@@ -211,7 +252,8 @@ local function judge_summary(key, l)
   local letter, x, y, z, nth, began = string.match(found or '', '^(%a) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local j = { limit = limit, reset = 0, drop = {}, found = found }
   local first, is_bucket = times[1] or now, l.algorithm == 'bucket'
-  if letter == (is_bucket and 'b' or 'c') then
+  local mixed = is_mixed(found) or has_other_spellings(members)
+  if string.lower(letter or '') == (is_bucket and 'b' or 'c') then
     j.past, x, y, z = found, tonumber(x), tonumber(y), tonumber(z)
     nth, began = tonumber(nth), tonumber(began)
   else
@@ -219,7 +261,7 @@ local function judge_summary(key, l)
     if is_bucket then x, y, z = 0, 0, 0 else x, y, z = first - first % window, 0, 0 end
   end
   local sum = (is_bucket and bucket or counter)(limit, window, x, y, z)
-  local folded = sum.write()
+  local folded = sum.write(mixed)
   for i = 1, #members do
     sum.add(times[i])
     -- One that has been noted since then is the newer one.
@@ -229,7 +271,7 @@ local function judge_summary(key, l)
     end
     if i <= #members - KEPT then
       j.drop[i] = members[i]
-      folded = sum.write()
+      folded = sum.write(mixed)
       j.folded = string.format('%s %.0f %.0f', folded, nth, began)
     end
   end

@@ -5,6 +5,7 @@
 -- ARGV[1]  the attempt's token
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  how long ago it failed, in milliseconds
+-- ARGV[4]  the spelling of the user, see counters.lua; empty: the normal form
 --
 -- Reply: in how many counters it was new.
 
@@ -21,7 +22,7 @@ local failed = math.max(now - ARGV[3], 1)
 for i, l in ipairs(limits) do
   local key = KEYS[i]
   local expires = call('PTTL', key)
-  if call('ZADD', key, 'NX', failed, ARGV[1]) == 1 then
+  if call('ZADD', key, 'NX', failed, ARGV[1] .. suffix(ARGV[4], i)) == 1 then
     recorded = recorded + 1
     local j = judge(key, l)
     fold(key, j)

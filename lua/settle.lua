@@ -4,6 +4,7 @@
 -- ARGV[1]  the attempt's token; to take back, any number of tokens, 16 bytes each
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- ARGV[3]  to fail: how long ago, in milliseconds; empty: take back
+-- ARGV[4]  the spelling of the user, see counters.lua; empty: the normal form
 --
 -- Reply: in how many counters the attempt was in flight (fail), or was at all (take back).
 
@@ -11,7 +12,7 @@
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
 -- insert count, plain_settle
 local now, ago, changed = tonumber(ARGV[2]), ARGV[3], 0
-local is_failure = ago ~= ''
+local is_failure, is_plain = ago ~= '', plain_settle and ARGV[4] == ''
 
 local tokens = ARGV[1]
 if not is_failure then
@@ -21,7 +22,7 @@ end
 
 -- A window keeps every attempt until it is settled, and only what blocks forever has to be looked at
 -- again afterwards. So most attempts are settled here, before anything else is defined.
-if plain_settle and not is_failure and #tokens > 0 and #tokens <= 1000 then
+if is_plain and not is_failure and #tokens > 0 and #tokens <= 1000 then
   -- insert limit
   local is_sparse = true
   for i = 1, count do
@@ -41,7 +42,7 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 local failed = is_failure and string.format('%.0f', math.max(now - ago, 1))
-if plain_settle and is_failure then
+if is_plain and is_failure then
   for i = 1, count do
     -- XX: what was cleaned up meanwhile stays so. LT: what has failed already keeps its time.
     changed = changed + call('ZADD', KEYS[i], 'XX', 'LT', 'CH', failed, tokens)
@@ -54,11 +55,17 @@ end
 for i, l in ipairs(limits) do
   local key, did = KEYS[i], nil
   if is_failure then
+    local spelling = suffix(ARGV[4], i)
     did = call('ZADD', key, 'XX', 'LT', 'CH', failed, tokens)
+    if spelling ~= '' then
+      -- It may be repeated, and the clock set back since.
+      did = did + call('ZADD', key, 'XX', 'LT', 'CH', failed, tokens .. spelling)
+      spell(key, tokens, spelling)
+    end
     if did > 0 and (l.algorithm == 'bucket' or l.algorithm == 'counter') then fold(key, judge(key, l)) end
   else
     local was_blocked = is_blocked(key, l)
-    did = remove(key, tokens)
+    did = remove(key, with_spelling(tokens, suffix(ARGV[4], i)))
     if was_blocked and did > 0 and not is_blocked(key, l) then publish(key) end
   end
   if did > 0 then

@@ -144,6 +144,17 @@ pub(crate) fn no_user(once: &Once) {
     });
 }
 
+/// A second factor is pending, and no layer of the limiter is for second factors. Logged once per layer.
+pub(crate) fn no_second_factor(once: &Once) {
+    once.call_once(|| {
+        event!(
+            warn,
+            "a login awaits a second factor, and no layer with this limiter guards one: give the endpoint that \
+             takes the code a layer `with_second_factor(true)`, or its codes are limited by address only"
+        );
+    });
+}
+
 /// A layer is inside of another one with the same limiter. Logged once per layer.
 pub(crate) fn nested_layer(once: &Once) {
     once.call_once(|| {

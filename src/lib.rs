@@ -107,7 +107,7 @@ pub use policy::{
 /// For the model test and the plots of this repository. Not part of the API: it may change in any release.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::algorithm::counter::Counter;
+    pub use crate::algorithm::{attempts::Spelling, counter::Counter};
 }
 
 // The examples of the README and of docs/ are tested too.

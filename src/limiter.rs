@@ -1,11 +1,21 @@
 //! The limiter, independent of HTTP.
 
-use std::{borrow::Cow, error::Error, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    error::Error,
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{
     Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, Reason, Refusal, Report, Rule,
     Token,
-    attempt::{Counted, InFlight, Slots, Tracker, known_addresses_of, refusal_of},
+    attempt::{Counted, InFlight, Slots, Tracker, User, refusal_of},
     normalize,
     store::{Settlement, Standings, Store, StoreError, StoreFuture},
 };
@@ -50,6 +60,8 @@ struct Shared {
     store: Arc<dyn Store>,
     normalize: Option<Normalizer>,
     tracker: Tracker,
+    /// Whether a layer with this limiter is for second factors, or the policy has no rule for them.
+    guards_second_factor: Arc<AtomicBool>,
 }
 
 type Normalizer = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -62,21 +74,24 @@ impl LoginLimiter {
     /// clears what the other still counts.
     #[must_use]
     pub fn new(policy: Policy, store: impl Store) -> Self {
+        let rule = policy.rule(Rule::SECOND_FACTOR);
+        let is_unlimited = !rule.is_some_and(Rule::is_enabled);
         Self {
             shared: Arc::new(Shared {
                 policy,
                 store: Arc::new(store),
                 normalize: None,
                 tracker: Tracker::default(),
+                guards_second_factor: Arc::new(AtomicBool::new(is_unlimited)),
             }),
         }
     }
 
     /// Normalizes users with this function in place of [`normalize`].
     ///
-    /// It must make equal exactly what the app's own lookup treats as equal. If it makes less equal, each
-    /// spelling of a user has a budget of its own; if it makes more equal, the owner of one account
-    /// clears the failures counted for another by logging in.
+    /// It should make equal exactly what the app's own lookup treats as equal. If it makes less equal, each
+    /// spelling of a user has a budget of its own. If it makes more equal, several accounts share a budget; a
+    /// success takes back failures of its own spelling only.
     #[must_use]
     pub fn with_normalizer(
         self,
@@ -198,7 +213,8 @@ impl LoginLimiter {
     }
 
     /// Removes the failures of one user from these addresses, and those same failures from the counters
-    /// that the user shares with others: after a password was reset, for example.
+    /// that the user shares with others: after a password was reset, for example. As with a success, only
+    /// failures of this spelling of the name.
     ///
     /// # Errors
     ///
@@ -235,29 +251,27 @@ impl LoginLimiter {
         (self.store().settle(&[], all, &slots, Duration::ZERO)).map_ok(drop)
     }
 
-    /// Adds an address to those that the user has logged in from. A success does so by itself under a
-    /// policy [with known addresses](Policy::with_known_addresses).
+    /// Adds an address to those that the user, spelled like this, has logged in from. A success does so by
+    /// itself under a policy [with known addresses](Policy::with_known_addresses).
     ///
     /// # Errors
     ///
     /// The store failed.
     pub fn remember(&self, user: &str, address: IpAddr) -> StoreFuture<()> {
         let address = Address::new(address, self.policy().ipv6_prefix());
-        let user = self.normalize(user);
         let keep = self.policy().known_addresses().unwrap_or_default();
-        self.store()
-            .remember(&known_addresses_of(&user), address, keep)
+        let user = self.user(user);
+        (self.store()).remember(&user.known_addresses(), address, keep)
     }
 
-    /// The addresses that the user has logged in from, newest first.
+    /// The addresses that the user, spelled like this, has logged in from, newest first.
     ///
     /// # Errors
     ///
     /// The store failed.
     pub fn known_addresses(&self, user: &str) -> StoreFuture<Vec<Address>> {
-        let user = self.normalize(user);
         let keep = self.policy().known_addresses().unwrap_or_default();
-        self.store().known(&known_addresses_of(&user), keep)
+        self.store().known(&self.user(user).known_addresses(), keep)
     }
 
     /// Waits until every attempt that came through a
@@ -278,6 +292,14 @@ impl LoginLimiter {
     #[inline]
     pub(crate) fn track(&self) -> InFlight {
         self.shared.tracker.begin()
+    }
+
+    pub(crate) fn set_guards_second_factor(&self) {
+        (self.shared.guards_second_factor).store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn guards_second_factor(&self) -> bool {
+        self.shared.guards_second_factor.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -310,7 +332,7 @@ impl LoginLimiter {
         let mains = slots.len();
         let settlement = match token {
             Some(_) => Settlement::Succeeded { mains },
-            None => Settlement::Cleared { mains },
+            None => Settlement::Forgiven { mains },
         };
         caller.push_slots(self.policy(), |rule| !is_main(rule), &mut slots);
         let store = self.store();
@@ -320,6 +342,10 @@ impl LoginLimiter {
     #[inline]
     fn count<'a>(&self, caller: Caller<'a>) -> Counted<'a> {
         Counted::new(caller, self.policy(), |user| self.normalize(user))
+    }
+
+    pub(crate) fn user<'u>(&self, typed: &'u str) -> User<'u> {
+        User::new(Cow::Borrowed(typed), |user| self.normalize(user))
     }
 
     #[inline]

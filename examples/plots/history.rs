@@ -1,7 +1,7 @@
 //! What a counter makes of attempts that come at given times.
 
 use tower_login_rate_limit::{
-    __private::Counter,
+    __private::{Counter, Spelling},
     Limit, Period, Token,
     algorithm::{Millis, Standing, State},
 };
@@ -128,10 +128,10 @@ pub(crate) fn play(
         let token = fixed_token(number);
         counter.admit(limit, token, LEASE, at);
         if knows_it {
-            counter.clean_up(&[token], at);
+            counter.clean_up(&[token], None, at);
             history.attempts.push((at, Seen::LoggedIn));
         } else {
-            counter.fail(limit, token, at, at);
+            counter.fail(limit, token, Spelling::default(), at, at);
             history.attempts.push((at, Seen::Failed));
         }
         let after = counter.standing(limit, at);

@@ -6,7 +6,7 @@
 
 use super::{
     Limit, Millis, Standing, State,
-    attempts::Attempts,
+    attempts::{Attempts, has_other_spellings},
     block::LastBlock,
     counter::{Judgement, Summary},
 };
@@ -77,15 +77,15 @@ pub(super) fn judge<A: Aggregation>(
 
     let aggregate = summary.and_then(A::from_summary);
     let mut all = aggregate.unwrap_or_else(|| Aggregate {
-        sum: algorithm.start(failures.first().map_or(now, |first| first.at)),
+        sum: algorithm.start(failures.first().map_or(now, |first| first.at())),
         block: None,
     });
     for failure in old {
-        all.add(limit, algorithm, failure.at);
+        all.add(limit, algorithm, failure.at());
     }
     let folded = all;
     for failure in kept {
-        all.add(limit, algorithm, failure.at);
+        all.add(limit, algorithm, failure.at());
     }
     // An admission after a block records it: otherwise a client could undo the block by logging in, which
     // takes back the failure that brought it.
@@ -124,6 +124,7 @@ pub(super) fn judge<A: Aggregation>(
         obsolete,
         folded: (obsolete > 0).then(|| A::to_summary(folded)),
         summary: is_needed.then(|| A::to_summary(recorded)),
+        is_mixed: attempts.is_mixed() || has_other_spellings(failures),
         block: block.map(|(_, last)| last),
     }
 }

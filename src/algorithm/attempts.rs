@@ -15,10 +15,35 @@ const INLINE: usize = 5;
 
 /// One attempt. With a time in the future it is in flight until then, the end of its lease; a time in the
 /// past is when it failed. So an abandoned attempt becomes a failure without a timer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(super) at: Millis,
+    /// The time in the lower bits, the spelling in the others.
+    bits: u64,
     id: u64,
+}
+
+/// The bits of an entry that hold the time: enough for nine thousand years.
+const TIME: u64 = (1 << 48) - 1;
+
+/// How the user of a failure was spelled: a hash, or 0 for the normal form, in which the counter's key has
+/// the name. A success takes back the failures of its own spelling: `Victim` may be an account of its own.
+///
+/// An attempt has the spelling of the normal form until it fails. Of two other spellings, both have one hash
+/// with the probability 2⁻¹⁶.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spelling(u16);
+
+impl Spelling {
+    /// The spelling with this hash, whose upper bits count.
+    pub const fn from_hash(hash: u64) -> Self {
+        let tag = (hash >> 48) as u16;
+        Self(if tag == 0 { 1 } else { tag })
+    }
+
+    /// Whether the name was in its normal form.
+    pub(super) const fn is_normal(self) -> bool {
+        self.0 == 0
+    }
 }
 
 /// What identifies an attempt within a counter: the first half of its token, with the last four bytes of
@@ -34,6 +59,29 @@ fn id(token: Token) -> u64 {
 }
 
 impl Entry {
+    #[inline]
+    fn new(at: Millis, token: Token, spelling: Spelling) -> Self {
+        Self {
+            bits: at.min(TIME) | u64::from(spelling.0) << 48,
+            id: id(token),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn at(self) -> Millis {
+        self.bits & TIME
+    }
+
+    #[inline]
+    fn set_at(&mut self, at: Millis) {
+        self.bits = self.bits & !TIME | at.min(TIME);
+    }
+
+    #[inline]
+    pub(super) const fn spelling(self) -> Spelling {
+        Spelling((self.bits >> 48) as u16)
+    }
+
     /// A token that denotes this attempt in every counter. Where it is not kept it is zero.
     pub(crate) fn token(self) -> Token {
         Token::from_bytes((u128::from(self.id) << 64).to_be_bytes())
@@ -43,6 +91,17 @@ impl Entry {
     pub(super) const fn first_byte(self) -> u8 {
         self.id.to_be_bytes()[0]
     }
+
+    /// Whether this one comes after the other: later, or at the same time with a higher token.
+    #[inline]
+    const fn is_after(self, other: Self) -> bool {
+        self.at() > other.at() || self.at() == other.at() && self.id > other.id
+    }
+}
+
+/// Whether any of these has another spelling than the normal form.
+pub(super) fn has_other_spellings(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| !entry.spelling().is_normal())
 }
 
 /// Attempts ordered by time and then by token, as in a sorted set of Redis, and the summary.
@@ -53,8 +112,16 @@ pub(super) enum Attempts {
     /// The summary is here because it would make every counter larger elsewhere.
     Spilled {
         entries: Vec<Entry>,
-        summary: Option<Box<Summary>>,
+        summary: Option<Box<Summarized>>,
     },
+}
+
+/// The summary of a counter.
+#[derive(Clone, Debug)]
+pub(super) struct Summarized {
+    summary: Summary,
+    /// Whether failures of other spellings than the normal form are part of it.
+    is_mixed: bool,
 }
 
 impl Attempts {
@@ -62,14 +129,24 @@ impl Attempts {
     pub(super) fn summary(&self) -> Option<&Summary> {
         match self {
             Self::Inline { .. } => None,
-            Self::Spilled { summary, .. } => summary.as_deref(),
+            Self::Spilled { summary, .. } => summary.as_deref().map(|kept| &kept.summary),
+        }
+    }
+
+    /// Whether there is a summary, of which failures of other spellings than the normal form are a part.
+    #[inline]
+    pub(super) fn is_mixed(&self) -> bool {
+        match self {
+            Self::Inline { .. } => false,
+            Self::Spilled { summary, .. } => summary.as_ref().is_some_and(|kept| kept.is_mixed),
         }
     }
 
     #[inline]
-    pub(super) fn set_summary(&mut self, new: Option<Summary>) {
+    pub(super) fn set_summary(&mut self, new: Option<Summary>, is_mixed: bool) {
+        let new = new.map(|summary| Box::new(Summarized { summary, is_mixed }));
         if let Self::Spilled { summary, .. } = self {
-            *summary = new.map(Box::new);
+            *summary = new;
         } else if new.is_some() {
             self.spill(new);
         }
@@ -79,7 +156,7 @@ impl Attempts {
     #[inline]
     pub(super) fn split(&self, now: Millis) -> (&[Entry], &[Entry]) {
         let failures = match self.last() {
-            Some(last) if last.at > now => self.partition_point(|entry| entry.at <= now),
+            Some(last) if last.at() > now => self.partition_point(|entry| entry.at() <= now),
             _ => self.len(),
         };
         self.split_at(failures)
@@ -88,7 +165,7 @@ impl Attempts {
     /// The latest time of any.
     #[inline]
     pub(super) fn newest(&self) -> Option<Millis> {
-        self.last().map(|entry| entry.at)
+        self.last().map(|entry| entry.at())
     }
 
     #[inline]
@@ -98,8 +175,8 @@ impl Attempts {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, at: Millis, token: Token) {
-        let entry = Entry { at, id: id(token) };
+    pub(super) fn insert(&mut self, at: Millis, token: Token, spelling: Spelling) {
+        let entry = Entry::new(at, token, spelling);
         match self {
             Self::Inline { len, entries } if usize::from(*len) < INLINE => {
                 entries[usize::from(*len)] = entry;
@@ -107,7 +184,7 @@ impl Attempts {
             }
             Self::Inline { .. } => {
                 self.spill(None);
-                return self.insert(at, token);
+                return self.insert(at, token, spelling);
             }
             Self::Spilled { entries, .. } => {
                 // Doubling would waste memory.
@@ -121,26 +198,30 @@ impl Attempts {
     }
 
     #[cold]
-    fn spill(&mut self, summary: Option<Summary>) {
+    fn spill(&mut self, summary: Option<Box<Summarized>>) {
         *self = Self::Spilled {
             entries: self.to_vec(),
-            summary: summary.map(Box::new),
+            summary,
         };
     }
 
-    /// Turns an attempt in flight into a failure at `now`; one that has failed keeps its time. Returns
-    /// whether anything changed.
+    /// Turns an attempt in flight into a failure at `now` with this spelling; one that has failed keeps its
+    /// time, and its spelling if that is not the normal form. Returns whether it was in flight.
     #[inline]
-    pub(super) fn fail(&mut self, token: Token, now: Millis) -> bool {
+    pub(super) fn fail(&mut self, token: Token, spelling: Spelling, now: Millis) -> bool {
         let id = id(token);
-        match self.iter().position(|entry| entry.id == id) {
-            Some(i) if self[i].at > now => {
-                self[i].at = now;
-                sort_last(&mut self[..=i]);
-                true
-            }
-            _ => false,
+        let Some(i) = self.iter().position(|entry| entry.id == id) else {
+            return false;
+        };
+        if self[i].spelling().is_normal() {
+            self[i].bits |= u64::from(spelling.0) << 48;
         }
+        let was_in_flight = self[i].at() > now;
+        if was_in_flight {
+            self[i].set_at(now);
+            sort_last(&mut self[..=i]);
+        }
+        was_in_flight
     }
 
     /// Removes the attempts with these tokens. Returns how many were present.
@@ -148,19 +229,24 @@ impl Attempts {
     pub(super) fn cancel_all(&mut self, tokens: &[Token]) -> usize {
         let canceled = tokens.iter().map(|token| id(*token));
         if tokens.len() <= LINEAR_SEARCH {
-            return self.retain(|id| canceled.clone().all(|canceled| canceled != id));
+            return self.retain(|entry| canceled.clone().all(|canceled| canceled != entry.id));
         }
         let canceled: HashSet<_> = canceled.collect();
-        self.retain(|id| !canceled.contains(&id))
+        self.retain(|entry| !canceled.contains(&entry.id))
+    }
+
+    /// Removes the attempts that have failed by `upto`, of this spelling or of every one.
+    pub(super) fn remove_failures(&mut self, spelling: Option<Spelling>, upto: Millis) {
+        self.retain(|entry| entry.at() > upto || spelling.is_some_and(|of| of != entry.spelling()));
     }
 
     /// Returns how many attempts were removed.
     #[inline]
-    fn retain(&mut self, keep: impl Fn(u64) -> bool) -> usize {
+    fn retain(&mut self, keep: impl Fn(Entry) -> bool) -> usize {
         let mut kept = 0;
         for i in 0..self.len() {
             let entry = self[i];
-            if keep(entry.id) {
+            if keep(entry) {
                 self[kept] = entry;
                 kept += 1;
             }
@@ -198,7 +284,7 @@ impl Attempts {
 #[inline]
 fn sort_last(entries: &mut [Entry]) {
     if let [others @ .., last] = entries {
-        let before = others.iter().rposition(|other| *other <= *last);
+        let before = others.iter().rposition(|other| !other.is_after(*last));
         let position = before.map_or(0, |before| before + 1);
         if position < others.len() {
             entries[position..].rotate_right(1);

@@ -14,7 +14,7 @@ pub(super) fn judge(limit: &Limit, attempts: &Attempts, now: Millis) -> Judgemen
     let waits = limit.waits.as_deref().unwrap_or_default();
     let (failures, in_flight) = attempts.split(now);
     let is_forgotten = |last: &&Entry| {
-        let quiet = now.saturating_sub(last.at);
+        let quiet = now.saturating_sub(last.at());
         limit.window.is_some_and(|window| quiet >= window)
     };
     let last = failures.last().filter(|last| !is_forgotten(last));
@@ -28,7 +28,7 @@ pub(super) fn judge(limit: &Limit, attempts: &Attempts, now: Millis) -> Judgemen
     let wait = counted.checked_sub(1).and_then(|i| waits.get(i));
     let ends = last.zip(wait).map(|(last, wait)| {
         let wait = with_jitter(*wait, limit.jitter, last);
-        last.at.saturating_add(wait)
+        last.at().saturating_add(wait)
     });
     let standing = match ends {
         Some(ends) if now < ends => {

@@ -3,7 +3,7 @@
 use super::{
     Algorithm, Limit, Millis, Standing, State,
     aggregate::{self, Aggregate},
-    attempts::{Attempts, Entry},
+    attempts::{Attempts, Entry, Spelling},
     backoff,
     block::LastBlock,
     sliding_counter::{Counts, SlidingCounter},
@@ -40,6 +40,8 @@ pub(super) struct Judgement {
     /// The summary of the obsolete attempts, if they can be dropped at any time without a difference to
     /// later decisions.
     pub(super) folded: Option<Summary>,
+    /// Whether failures of other spellings than the normal form are part of `summary` or `folded`.
+    pub(super) is_mixed: bool,
     /// The newest block, in force or over.
     pub(super) block: Option<LastBlock>,
 }
@@ -52,6 +54,7 @@ impl Judgement {
             obsolete: 0,
             summary: None,
             folded: None,
+            is_mixed: false,
             block: None,
         }
     }
@@ -108,13 +111,13 @@ impl Counter {
         if self.is_sparse(limit) {
             let expired = sliding_window::expired(limit, &self.attempts, now);
             self.attempts.drop_oldest(expired);
-            self.attempts.insert(ends, token);
+            self.attempts.insert(ends, token, Spelling::default());
             return sliding_window::standing(limit, self.attempts.len(), State::Clear);
         }
         let judgement = self.judge(limit, now);
         self.attempts.drop_oldest(judgement.obsolete);
-        self.attempts.insert(ends, token);
-        self.attempts.set_summary(judgement.summary);
+        self.attempts.insert(ends, token, Spelling::default());
+        (self.attempts).set_summary(judgement.summary, judgement.is_mixed);
         let Standing {
             usage, thousandths, ..
         } = judgement.standing;
@@ -126,11 +129,19 @@ impl Counter {
         }
     }
 
-    /// Turns an attempt in flight into a failure at `at`, which is `now` or earlier. One that has failed by
-    /// then keeps its time, so a late or repeated report extends nothing. Returns whether anything changed.
+    /// Turns an attempt in flight into a failure at `at`, which is `now` or earlier, of a user who was spelled
+    /// like this. One that has failed by then keeps its time, so a late or repeated report extends nothing.
+    /// Returns whether it was in flight.
     #[inline]
-    pub fn fail(&mut self, limit: &Limit, token: Token, at: Millis, now: Millis) -> bool {
-        let failed = self.attempts.fail(token, at);
+    pub fn fail(
+        &mut self,
+        limit: &Limit,
+        token: Token,
+        spelling: Spelling,
+        at: Millis,
+        now: Millis,
+    ) -> bool {
+        let failed = self.attempts.fail(token, spelling, at);
         if failed {
             self.fold(limit, now);
         }
@@ -139,10 +150,17 @@ impl Counter {
 
     /// Writes a failure at `at`, whatever the limit: it was decided elsewhere. A token that is present
     /// changes nothing. Returns whether it was new.
-    pub fn record(&mut self, limit: &Limit, token: Token, at: Millis, now: Millis) -> bool {
+    pub fn record(
+        &mut self,
+        limit: &Limit,
+        token: Token,
+        spelling: Spelling,
+        at: Millis,
+        now: Millis,
+    ) -> bool {
         let is_new = !self.holds(token);
         if is_new {
-            self.attempts.insert(at, token);
+            self.attempts.insert(at, token, spelling);
             self.fold(limit, now);
         }
         is_new
@@ -157,7 +175,7 @@ impl Counter {
         let judgement = self.judge(limit, now);
         if judgement.folded.is_some() {
             self.attempts.drop_oldest(judgement.obsolete);
-            self.attempts.set_summary(judgement.folded);
+            (self.attempts).set_summary(judgement.folded, judgement.is_mixed);
         }
     }
 
@@ -172,13 +190,19 @@ impl Counter {
         self.attempts.cancel_all(tokens)
     }
 
-    /// Removes every attempt that has failed by `upto`, `own`, and the summary; attempts in flight stay.
-    /// With tokens of an attempt that is not present, does nothing.
+    /// Removes every attempt of this spelling that has failed by `upto`, `own`, and the summary, if all that
+    /// is in it has this spelling; `None` is every spelling. Attempts in flight stay. With tokens of an attempt
+    /// that is not present, does nothing.
     ///
     /// Returns the tokens to remove from other counters too: those removed here, and `own`.
-    pub fn clean_up(&mut self, own: &[Token], upto: Millis) -> Vec<Token> {
+    pub fn clean_up(
+        &mut self,
+        own: &[Token],
+        spelling: Option<Spelling>,
+        upto: Millis,
+    ) -> Vec<Token> {
         let mut tokens = own.to_vec();
-        self.clean_up_into(own, upto, &mut tokens);
+        self.clean_up_into(own, spelling, upto, &mut tokens);
         tokens
     }
 
@@ -186,15 +210,21 @@ impl Counter {
     pub(crate) fn clean_up_into(
         &mut self,
         own: &[Token],
+        spelling: Option<Spelling>,
         upto: Millis,
         tokens: &mut impl Extend<Token>,
     ) {
         if own.is_empty() || own.iter().any(|token| self.holds(*token)) {
             let (failures, _) = self.split(upto);
-            tokens.extend(failures.iter().map(|entry| entry.token()));
-            let failures = failures.len();
-            self.attempts.set_summary(None);
-            self.attempts.drop_oldest(failures);
+            let removed = failures
+                .iter()
+                .filter(|entry| spelling.is_none_or(|of| of == entry.spelling()));
+            tokens.extend(removed.map(|entry| entry.token()));
+            // Of what is summed up, it is only known whether all of it had the normal form.
+            if spelling.is_none_or(|of| of.is_normal() && !self.attempts.is_mixed()) {
+                self.attempts.set_summary(None, false);
+            }
+            self.attempts.remove_failures(spelling, upto);
             self.cancel_all(own);
         }
     }

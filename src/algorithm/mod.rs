@@ -5,7 +5,7 @@
 //! same decisions.
 
 mod aggregate;
-mod attempts;
+pub(crate) mod attempts;
 mod backoff;
 mod block;
 pub(crate) mod counter;

@@ -2,7 +2,7 @@
 
 use super::{
     Limit, Millis, Standing, State,
-    attempts::{Attempts, Entry},
+    attempts::{Attempts, Entry, has_other_spellings},
     counter::{Judgement, Summary},
 };
 use crate::Period;
@@ -21,6 +21,7 @@ pub(super) fn judge(
     let (failures, _) = attempts.split(now);
     let blocked = |usage, lifts| Judgement::of(standing(limit, usage, State::Blocked { lifts }));
     let mut obsolete = expired(limit, attempts, now);
+    let mut is_mixed = attempts.is_mixed();
 
     match (&limit.block, failures.last()) {
         (_, None) => {}
@@ -28,14 +29,14 @@ pub(super) fn judge(
             let recent = failures.len() - obsolete;
             if recent >= max {
                 // An attempt fits when fewer than the limit are left.
-                let leaves = failures[failures.len() - max].at;
+                let leaves = failures[failures.len() - max].at();
                 return blocked(recent, left(limit.window, leaves, now));
             }
         }
         (Some(block), Some(last)) => {
-            let recent = failures.len() - before(limit.window, failures, last.at);
+            let recent = failures.len() - before(limit.window, failures, last.at());
             if recent >= max {
-                let this = block.after(last_block, last.at);
+                let this = block.after(last_block, last.at());
                 if let Some(lifts) = block.left(this, now) {
                     return Judgement {
                         block: Some(this),
@@ -45,6 +46,7 @@ pub(super) fn judge(
                 // The block is over, and all failures with it.
                 obsolete = failures.len();
                 last_block = limit.has_growing_blocks().then_some(this);
+                is_mixed |= last_block.is_some() && has_other_spellings(failures);
             }
         }
     }
@@ -53,6 +55,7 @@ pub(super) fn judge(
     Judgement {
         obsolete,
         summary: last_block.map(Summary::Window),
+        is_mixed,
         block: last_block,
         ..Judgement::of(standing(limit, usage, State::clear_below(usage, max)))
     }
@@ -73,7 +76,7 @@ fn before(window: Option<Millis>, attempts: &[Entry], end: Millis) -> usize {
     let (Some(window), Some(first)) = (window, attempts.first()) else {
         return 0;
     };
-    let has_left = |entry: &Entry| end.checked_sub(entry.at).is_some_and(|age| age >= window);
+    let has_left = |entry: &Entry| end.checked_sub(entry.at()).is_some_and(|age| age >= window);
     if has_left(first) {
         attempts.partition_point(has_left)
     } else {

@@ -14,8 +14,56 @@ use crate::{
 /// The kind of key under which the addresses of a user are kept. No rule can have this name.
 const KNOWN_ADDRESSES: &str = "known:addresses";
 
-pub(crate) fn known_addresses_of(user: &str) -> Key<'_> {
-    Key::of_subject(KNOWN_ADDRESSES, user.as_bytes())
+/// A user as it is counted.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct User<'a> {
+    /// In normal form.
+    pub(crate) name: Cow<'a, str>,
+    /// As it was typed, if that is not the normal form.
+    pub(crate) spelling: Option<Box<str>>,
+}
+
+impl<'a> User<'a> {
+    #[inline]
+    pub(crate) fn new(typed: Cow<'a, str>, normalize: impl Fn(&str) -> Cow<'_, str>) -> Self {
+        // Most names are normalized already and are not copied.
+        let name = match normalize(&typed) {
+            Cow::Borrowed(same) if same.len() == typed.len() => None,
+            other => Some(other.into_owned()),
+        };
+        match name {
+            Some(name) if name != *typed => Self {
+                name: Cow::Owned(name),
+                spelling: Some(typed.into()),
+            },
+            _ => Self {
+                name: typed,
+                spelling: None,
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn into_owned(self) -> User<'static> {
+        User {
+            name: Cow::Owned(self.name.into_owned()),
+            spelling: self.spelling,
+        }
+    }
+
+    fn spelling(&self) -> Option<&[u8]> {
+        self.spelling.as_deref().map(str::as_bytes)
+    }
+
+    /// Where the addresses are kept that this user has logged in from. Only those of the same spelling: it may
+    /// be another account.
+    pub(crate) fn known_addresses(&self) -> Key<'_> {
+        let key = Key::of_subject(KNOWN_ADDRESSES, self.name.as_bytes());
+        match self.spelling() {
+            Some(spelling) => key.spelled(spelling),
+            None => key,
+        }
+    }
 }
 
 /// The caller of an attempt: an address, a user if one is known yet, and the app's own values.
@@ -36,6 +84,7 @@ pub struct Caller<'a> {
     pub(crate) address: IpAddr,
     pub(crate) user: Option<Cow<'a, str>>,
     pub(crate) values: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    pub(crate) is_second_factor: bool,
 }
 
 impl<'a> Caller<'a> {
@@ -46,6 +95,7 @@ impl<'a> Caller<'a> {
             address,
             user: None,
             values: Vec::new(),
+            is_second_factor: false,
         }
     }
 
@@ -53,6 +103,14 @@ impl<'a> Caller<'a> {
     #[must_use]
     pub fn with_user(mut self, user: impl Into<Cow<'a, str>>) -> Self {
         self.user = Some(user.into());
+        self
+    }
+
+    /// Sets whether this is an attempt at a second factor, such as a code, for the rule
+    /// [`Rule::SECOND_FACTOR`].
+    #[must_use]
+    pub fn with_second_factor(mut self, is_second_factor: bool) -> Self {
+        self.is_second_factor = is_second_factor;
         self
     }
 
@@ -88,7 +146,8 @@ pub(crate) type Slots<'a> = SmallVec<[Slot<'a>; 3]>;
 #[derive(Clone)]
 pub(crate) struct Counted<'a> {
     pub(crate) address: Address,
-    pub(crate) user: Option<Cow<'a, str>>,
+    pub(crate) user: Option<User<'a>>,
+    is_second_factor: bool,
     /// Only under a policy with rules that count by values.
     joined: Option<Box<Joined>>,
 }
@@ -107,21 +166,19 @@ impl<'a> Counted<'a> {
         policy: &Policy,
         normalize: impl Fn(&str) -> Cow<'_, str>,
     ) -> Self {
-        // Most names are normalized already and are not copied.
-        let user = caller.user.map(|user| match normalize(&user) {
-            Cow::Borrowed(same) if same.len() == user.len() => user,
-            other => Cow::Owned(other.into_owned()),
-        });
+        let user = caller.user.map(|typed| User::new(typed, normalize));
         let address = Address::new(caller.address, policy.ipv6_prefix());
         let joins = |rule: &Rule| rule.subject() == Subject::Joined;
         let joined = policy.rules().iter().any(joins).then(|| {
             let values = caller.values.into_iter();
             let values = values.map(|(name, value)| (name.into_owned(), value.into_owned()));
-            Joined::new(policy, user.as_deref(), values.collect())
+            let name = user.as_ref().map(|user| &*user.name);
+            Joined::new(policy, name, values.collect())
         });
         Self {
             address,
             user,
+            is_second_factor: caller.is_second_factor,
             joined,
         }
     }
@@ -131,6 +188,7 @@ impl<'a> Counted<'a> {
     pub(crate) fn scope(&self) -> Scope {
         Scope {
             has_user: self.user.is_some(),
+            is_second_factor: self.is_second_factor,
             ipv6_prefix: match self.address.ip() {
                 IpAddr::V4(_) => 0,
                 IpAddr::V6(_) => self.address.prefix(),
@@ -139,12 +197,13 @@ impl<'a> Counted<'a> {
     }
 
     /// The same caller as another user.
-    pub(crate) fn with_user(&self, policy: &Policy, user: String) -> Counted<'static> {
+    pub(crate) fn with_user(&self, policy: &Policy, user: User<'static>) -> Counted<'static> {
         let joined = self.joined.as_ref();
         Counted {
             address: self.address,
-            joined: joined.map(|old| Joined::new(policy, Some(&user), old.values.clone())),
-            user: Some(Cow::Owned(user)),
+            is_second_factor: self.is_second_factor,
+            joined: joined.map(|old| Joined::new(policy, Some(&user.name), old.values.clone())),
+            user: Some(user),
         }
     }
 
@@ -152,7 +211,8 @@ impl<'a> Counted<'a> {
     pub(crate) fn into_owned(self) -> Counted<'static> {
         Counted {
             address: self.address,
-            user: self.user.map(|user| Cow::Owned(user.into_owned())),
+            user: self.user.map(User::into_owned),
+            is_second_factor: self.is_second_factor,
             joined: self.joined,
         }
     }
@@ -166,22 +226,25 @@ impl<'a> Counted<'a> {
         chosen: impl Fn(&Rule) -> bool,
         slots: &mut Slots<'s>,
     ) {
-        let user = self.user.as_deref().unwrap_or_default().as_bytes();
+        let user = self.user.as_ref();
+        let spelling = user.and_then(User::spelling);
+        let user = user.map_or(&[][..], |user| user.name.as_bytes());
         let of_user = Digest::of_subject(user);
         let (of_address, scope) = (Digest::of_address(Some(self.address)), self.scope());
         let mut joined = self.joined.iter().flat_map(|joined| &joined.subjects);
         for rule in policy.rules() {
-            let (subject, mut digest) = match rule.subject() {
-                Subject::Nothing => (&[][..], rule.digest()),
-                Subject::User => (user, rule.digest().and(of_user)),
-                Subject::Joined => {
-                    let subject = joined.next().map_or(&[][..], |subject| subject);
-                    (subject, rule.digest().and(Digest::of_subject(subject)))
-                }
+            let joined = match rule.subject() {
+                Subject::Joined => joined.next().map_or(&[][..], |subject| subject),
+                Subject::Nothing | Subject::User => &[],
             };
             if !scope.includes(rule) || !chosen(rule) {
                 continue;
             }
+            let (subject, mut digest) = match rule.subject() {
+                Subject::Nothing => (&[][..], rule.digest()),
+                Subject::User => (user, rule.digest().and(of_user)),
+                Subject::Joined => (joined, rule.digest().and(Digest::of_subject(joined))),
+            };
             let address = match rule.network() {
                 Some(bits) => {
                     let network = Some(self.address.widened(bits));
@@ -198,10 +261,14 @@ impl<'a> Counted<'a> {
                 address,
                 kind: rule.name(),
                 subject,
+                spelling: None,
                 fingerprint: digest.finish(),
             };
             debug_assert_eq!(key, Key::new(address, key.kind, subject));
             let mut slot = Slot::new(key, rule.limit());
+            if rule.counts_by_user() {
+                slot.spelling = spelling;
+            }
             if rule.exempts_known_addresses() {
                 let keep = policy.known_addresses().unwrap_or_default();
                 slot = slot.unless_known(KnownAddress::new(KNOWN_ADDRESSES, self.address, keep));

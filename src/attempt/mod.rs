@@ -14,7 +14,7 @@ use crate::{
 };
 
 pub use caller::Caller;
-pub(crate) use caller::{Counted, Slots, known_addresses_of};
+pub(crate) use caller::{Counted, Slots, User};
 pub use future::AttemptFuture;
 pub(crate) use future::{InFlight, Tracker};
 pub use refusal::{Reason, Refusal};
@@ -96,7 +96,7 @@ impl Attempt {
     /// Whether the attempt has a user with a name.
     #[inline]
     pub(crate) fn has_user(&self) -> bool {
-        (self.caller.user.as_deref()).is_some_and(|user| !user.is_empty())
+        (self.caller.user.as_ref()).is_some_and(|user| !user.name.is_empty())
     }
 
     /// A second handle to the same attempt. Only one of them may be settled.
@@ -126,8 +126,12 @@ impl Attempt {
             return Err(ReserveError::Refused(Refusal::clone(refusal)));
         }
         let limiter = self.report.limiter().clone();
-        let user = limiter.normalize(user);
-        if self.caller.user.as_ref() == Some(&user) {
+        let user = limiter.user(user);
+        if let Some(known) = &mut self.caller.user
+            && known.name == user.name
+        {
+            // It fails or succeeds in the spelling of the account.
+            *known = user.into_owned();
             return Ok(());
         }
         let (policy, store) = (limiter.policy(), limiter.store());
@@ -187,12 +191,13 @@ impl Attempt {
         let limiter = self.report.limiter();
         let (policy, store) = (limiter.policy(), limiter.store());
         // Without a name it may be any account's, so its success takes back nothing but itself.
-        if outcome == Outcome::Success && caller.user.as_deref() != Some("") {
+        let is_nameless = || (caller.user.as_ref()).is_some_and(|user| user.name.is_empty());
+        if outcome == Outcome::Success && !is_nameless() {
             let cleaned_up = limiter.clean_up(caller, Some(*token));
             let (Some(keep), Some(user)) = (policy.known_addresses(), &caller.user) else {
                 return cleaned_up;
             };
-            let remembered = store.remember(&known_addresses_of(user), caller.address, keep);
+            let remembered = store.remember(&user.known_addresses(), caller.address, keep);
             return StoreFuture::all(vec![cleaned_up, remembered]);
         }
         let mut slots = Slots::new();

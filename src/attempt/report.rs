@@ -109,6 +109,7 @@ pub(crate) struct Scope {
     pub(super) has_user: bool,
     /// How many bits of an IPv6 address count; 0 for IPv4.
     pub(super) ipv6_prefix: u8,
+    pub(super) is_second_factor: bool,
 }
 
 impl Scope {
@@ -119,7 +120,10 @@ impl Scope {
             Some(bits) => bits < self.ipv6_prefix,
             None => true,
         };
-        rule.is_enabled() && has_network && (self.has_user || !rule.counts_by_user())
+        rule.is_enabled()
+            && has_network
+            && (self.has_user || !rule.counts_by_user())
+            && (self.is_second_factor || !rule.is_of_second_factor())
     }
 
     /// The same without a user.

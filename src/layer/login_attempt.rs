@@ -270,12 +270,24 @@ impl LoginAttempt {
                 if !attempt.has_user() {
                     self.note_missing_user(outcome);
                 }
+                if outcome == Outcome::MfaPending {
+                    self.note_second_factor();
+                }
                 attempt.write_outcome(outcome)
             }
             State::Shadowed(_) | State::Settled => StoreFuture::ready(Ok(())),
         };
         *state = State::Settled;
         written
+    }
+
+    /// Logs that codes follow which are limited by address only.
+    #[cold]
+    fn note_second_factor(&self) {
+        let config = self.config();
+        if !config.limiter.guards_second_factor() {
+            events::no_second_factor(&config.notices.no_second_factor);
+        }
     }
 
     /// Logs that the layer looks for users in vain.

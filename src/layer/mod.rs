@@ -112,6 +112,7 @@ struct Config {
     body_timeout: Option<Duration>,
     pass_oversized: bool,
     marked_checks: bool,
+    is_second_factor: bool,
     /// `None` for [`FailureByDefault`](classify::FailureByDefault), which logs a missing outcome.
     classifier: Option<Arc<dyn Classify>>,
     notices: Arc<Notices>,
@@ -126,6 +127,7 @@ struct Config {
 struct Notices {
     no_outcome: Once,
     no_user: Once,
+    no_second_factor: Once,
     nested: Once,
     samples: events::Samples,
 }
@@ -178,7 +180,7 @@ impl Config {
     /// A caller at this address, with the values that rules count by.
     #[inline]
     fn caller(&self, address: IpAddr, request: &Parts) -> Caller<'static> {
-        let mut caller = Caller::new(address);
+        let mut caller = Caller::new(address).with_second_factor(self.is_second_factor);
         for (name, value) in &self.values {
             if let Some(value) = value(request) {
                 caller = caller.with_value(name.to_string(), value);
@@ -223,10 +225,12 @@ impl LoginRateLimitLayer {
                 body_timeout: Some(BODY_TIMEOUT),
                 pass_oversized: false,
                 marked_checks: false,
+                is_second_factor: false,
                 classifier: None,
                 notices: Arc::new(Notices {
                     no_outcome: Once::new(),
                     no_user: Once::new(),
+                    no_second_factor: Once::new(),
                     nested: Once::new(),
                     samples: events::Samples::default(),
                 }),
@@ -287,6 +291,17 @@ impl<M> LoginRateLimitLayer<M> {
     #[must_use]
     pub fn with_marked_checks(self, marked: bool) -> Self {
         self.with(|config| config.marked_checks = marked)
+    }
+
+    /// Declares that requests to this layer carry a second factor, such as a code: they also count under the
+    /// rule [`Rule::SECOND_FACTOR`], which limits the codes of an account over all addresses. A request that
+    /// carries the password too does not belong here: anyone could use up the codes of an account.
+    #[must_use]
+    pub fn with_second_factor(self, second_factor: bool) -> Self {
+        if second_factor {
+            self.config.limiter.set_guards_second_factor();
+        }
+        self.with(|config| config.is_second_factor = second_factor)
     }
 
     /// Sets how the user is found in the body. The handler receives the same body again.

@@ -52,7 +52,8 @@ const DAY: Millis = 24 * 60 * 60 * 1000;
 ///
 /// - A `key` consists of `address` or `network/56`, the IPv6 network of so many bits, `user`, `path`,
 ///   `user-agent` and values of the app, as in
-///   `value:tenant`; the rules `address`, `user-address` and `account` have a fixed one.
+///   `value:tenant`; the rules `address`, `network-56`, `network-48`, `user-address`, `account` and
+///   `second-factor` have a fixed one.
 /// - `algorithm` is `sliding-window` (the default), `token-bucket`, `sliding-counter` or `backoff`.
 /// - All but `backoff` have `limit`, `within` and `block`: `"none"` for no block, a list for blocks that
 ///   grow, with `again_within`. By default the block of a sliding window is as long as `within`, and the
@@ -119,7 +120,9 @@ impl Policy {
     /// refused during an attack; offer another way in, such as a link by mail.
     pub fn strict() -> Self {
         let account = Rule::of(Rule::ACCOUNT, [Part::User], a_day(100, None));
-        Self::default().with_rule(account.exempting(true))
+        Self::default()
+            .with_rule(account.exempting(true))
+            .with_rule(second_factor().exempting(true))
     }
 
     const fn empty() -> Self {
@@ -171,6 +174,21 @@ impl Policy {
     ) -> Result<Self, PolicyError> {
         let rule = Rule::new(Rule::ACCOUNT, [Part::User], limit)?;
         Ok(self.with_limit(rule.exempting(true)))
+    }
+
+    /// Sets the limit of the rule [`Rule::SECOND_FACTOR`], which counts codes by user over all addresses. Adds
+    /// the rule if it is missing. The owner's known addresses are exempt if the policy keeps them by now.
+    ///
+    /// # Errors
+    ///
+    /// If the limit is invalid.
+    pub fn with_second_factor_limit(
+        self,
+        limit: impl TryInto<Limit, Error: Into<PolicyError>>,
+    ) -> Result<Self, PolicyError> {
+        let rule = Rule::new(Rule::SECOND_FACTOR, [Part::User], limit)?;
+        let exempts_known = self.known_addresses.is_some();
+        Ok(self.with_limit(rule.exempting(exempts_known)))
     }
 
     /// Replaces the rule of the same name, which stays disabled if it was.
@@ -276,7 +294,8 @@ impl Policy {
 
 /// 25 failures of an address within 24 hours block it for 7 days; 5 failures of a user from an
 /// address within 24 hours block that pair for 24 hours. Of an IPv6 address, 64 bits count; 100 failures within
-/// 24 hours from the 56 bits around it, or 400 from 48 bits, are refused until the oldest are a day old.
+/// 24 hours from the 56 bits around it, or 400 from 48 bits, are refused until the oldest are a day old. At a
+/// second factor, 20 failures of a user within 24 hours are the limit over all addresses.
 impl Default for Policy {
     fn default() -> Self {
         let pair = [Part::User, Part::Address];
@@ -286,10 +305,17 @@ impl Default for Policy {
                 Rule::of(Rule::NETWORK_56, [Part::Network(56)], a_day(100, None)),
                 Rule::of(Rule::NETWORK_48, [Part::Network(48)], a_day(400, None)),
                 Rule::of(Rule::USER_ADDRESS, pair, a_day(5, Some(DAY))),
+                second_factor(),
             ],
             ..Self::empty()
         }
     }
+}
+
+/// The rule for second factors. A code of six digits of which three are valid is guessed with a probability of
+/// 2 % in a year of 20 guesses a day.
+fn second_factor() -> Rule {
+    Rule::of(Rule::SECOND_FACTOR, [Part::User], a_day(20, None))
 }
 
 /// A sliding window of 24 hours.

@@ -101,6 +101,8 @@ pub struct Rule {
     limit: Limit,
     enabled: bool,
     exempts_known: bool,
+    /// Whether the rule applies to attempts at a second factor only.
+    of_second_factor: bool,
 }
 
 impl Rule {
@@ -116,6 +118,10 @@ impl Rule {
     /// if the rule is made by [`Policy::with_account_limit`](crate::Policy::with_account_limit) or in a
     /// file; otherwise add [`with_known_addresses_exempt`](Self::with_known_addresses_exempt).
     pub const ACCOUNT: &'static str = "account";
+    /// The name of the rule that counts attempts at a second factor by user, over all addresses. It applies to
+    /// no other attempts. See
+    /// [`with_second_factor`](crate::LoginRateLimitLayer::with_second_factor).
+    pub const SECOND_FACTOR: &'static str = "second-factor";
 
     /// A rule of the app. Its name is part of the keys in the store, and what a refusal reports.
     ///
@@ -169,7 +175,7 @@ impl Rule {
             b"network-56" => Some(&[Part::Network(56)]),
             b"network-48" => Some(&[Part::Network(48)]),
             b"user-address" => Some(&[Part::User, Part::Address]),
-            b"account" => Some(&[Part::User]),
+            b"account" | b"second-factor" => Some(&[Part::User]),
             _ => None,
         }
     }
@@ -193,6 +199,7 @@ impl Rule {
         Self {
             subject,
             digest,
+            of_second_factor: *name == *Self::SECOND_FACTOR,
             name,
             by_address,
             network,
@@ -272,6 +279,10 @@ impl Rule {
 
     pub(crate) const fn counts_by_user(&self) -> bool {
         self.by_user
+    }
+
+    pub(crate) const fn is_of_second_factor(&self) -> bool {
+        self.of_second_factor
     }
 
     pub(crate) const fn subject(&self) -> Subject {

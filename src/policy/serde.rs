@@ -153,7 +153,7 @@ impl RuleFile {
             (None, Some(parts)) => Ok(parts.to_vec()),
             (None, None) => Err(PolicyError::new(
                 "key",
-                "is missing; only the rules \"address\", \"network-56\", \"network-48\", \"user-address\" and \"account\" have a default",
+                "is missing; only the rules \"address\", \"network-56\", \"network-48\", \"user-address\", \"account\" and \"second-factor\" have a default",
             )),
         }
     }

@@ -16,6 +16,10 @@
 //! Together, **two given names have the same id with a probability of at most 2⁻⁶³**. A text with more words
 //! than there are secrets is first replaced by 128 bits of SipHash.
 //!
+//! Up to here ids of names that form a progression, such as neighboring addresses, form one too. Under some
+//! secrets they would be close to each other in a table, and long searches the result. The id is therefore
+//! scrambled by a bijection, which changes no probability.
+//!
 //! Secrets are drawn by each process and never leave it, nor do ids, so names with one id can't be searched
 //! for. A sum of names is a sum over their parts, so a part that several counters share is hashed once.
 
@@ -101,6 +105,17 @@ impl Digest {
         }
     }
 
+    /// In place of an address, where a subject in this spelling has a key of its own.
+    pub(crate) fn of_spelling(spelling: &[u8]) -> Self {
+        let [k0, k1, k2, k3] = SECRETS.address;
+        let id = Self::of_subject(spelling).finish().id;
+        Self {
+            // No address has the shape 1.
+            sum: product([k0, k1], 1).wrapping_add(product([k2, k3], id.into())),
+            shard: None,
+        }
+    }
+
     pub(crate) fn of_kind(kind: &str) -> Self {
         Self::of_text(&SECRETS.kind, kind.as_bytes())
     }
@@ -144,7 +159,7 @@ impl Digest {
     /// The fingerprint of a key with these parts, which are an address or none, a kind and a subject.
     #[inline]
     pub(crate) fn finish(self) -> Fingerprint {
-        let id = mix(&SECRETS.id, self.sum);
+        let id = scramble(mix(&SECRETS.id, self.sum));
         Fingerprint {
             id,
             shard: self.shard.unwrap_or_else(|| shard(id)).into(),
@@ -164,6 +179,14 @@ fn product(secrets: [u64; 2], pair: u128) -> u128 {
     let low = (pair as u64).wrapping_add(secrets[0]);
     let high = ((pair >> 64) as u64).wrapping_add(secrets[1]);
     u128::from(low) * u128::from(high)
+}
+
+/// A bijection without structure: the finalizer of MurmurHash3.
+#[inline]
+const fn scramble(mut word: u64) -> u64 {
+    word = (word ^ word >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    word = (word ^ word >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    word ^ word >> 33
 }
 
 /// A strongly universal hash of two words.

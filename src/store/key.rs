@@ -24,6 +24,8 @@ pub struct Key<'a> {
     pub(crate) address: Option<Address>,
     pub(crate) kind: &'a str,
     pub(crate) subject: &'a [u8],
+    /// How the subject was spelled, if it matters and is not `subject`.
+    pub(crate) spelling: Option<&'a [u8]>,
     /// Of the other fields.
     pub(crate) fingerprint: Fingerprint,
 }
@@ -46,23 +48,34 @@ impl<'a> Key<'a> {
         Self::new(self.address, self.kind, subject)
     }
 
+    /// What is kept for the subject in this spelling, apart from what is kept for others, and for no address. A
+    /// store that is spread over several servers keeps all of them together.
+    #[must_use]
+    pub fn spelled(self, spelling: &'a [u8]) -> Self {
+        let (of_kind, of_subject) = (Digest::of_kind(self.kind), Digest::of_subject(self.subject));
+        Self {
+            address: None,
+            spelling: Some(spelling),
+            fingerprint: of_kind
+                .and(of_subject)
+                .and(Digest::of_spelling(spelling))
+                .finish(),
+            ..self
+        }
+    }
+
     pub(crate) fn new(address: Option<Address>, kind: &'a str, subject: &'a [u8]) -> Self {
         let (of_address, of_subject) = (Digest::of_address(address), Digest::of_subject(subject));
         Self {
             address,
             kind,
             subject,
+            spelling: None,
             fingerprint: Digest::of_kind(kind)
                 .and(of_address)
                 .and(of_subject)
                 .finish(),
         }
-    }
-
-    /// Where addresses are kept for the subject of this key.
-    #[cfg(any(feature = "memory", feature = "redis"))]
-    pub(crate) fn known_addresses(&self, kind: &'a str) -> Key<'a> {
-        Key::of_subject(kind, self.subject)
     }
 
     /// The address that the counter belongs to.
@@ -78,6 +91,11 @@ impl<'a> Key<'a> {
     /// What else tells it apart.
     pub const fn subject(&self) -> &[u8] {
         self.subject
+    }
+
+    /// How the subject was spelled, if that tells it apart too.
+    pub const fn spelling(&self) -> Option<&[u8]> {
+        self.spelling
     }
 }
 

@@ -67,6 +67,8 @@ pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 ///   again in the same way changes nothing more.
 /// - **An error leaves nothing behind.** If `reserve` fails, the store sees to it that the attempt is
 ///   taken back wherever it was written after all.
+/// - **Spellings.** A failure has the [spelling](Slot::spelling) of the slot that it was settled with. A
+///   success takes back failures of its own spelling, whoever else they belong to being counted all the same.
 /// - **Exemptions.** A slot with [`unless_known`](Slot::unless_known) and a known address stands as
 ///   [`State::Exempt`](crate::algorithm::State::Exempt): it neither refuses nor is written to.
 /// - **Its own time.** Clocks of callers do not matter.
@@ -168,8 +170,23 @@ impl Settlement {
     #[must_use]
     pub const fn mains(self) -> Option<usize> {
         match self {
-            Self::Succeeded { mains } | Self::Cleared { mains } => Some(mains),
+            Self::Succeeded { mains } | Self::Forgiven { mains } | Self::Cleared { mains } => {
+                Some(mains)
+            }
             Self::Failed | Self::Canceled | Self::Recorded => None,
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Settlement {
+    /// The same with this number of main counters, if it cleans up.
+    const fn with_mains(self, mains: usize) -> Self {
+        match self {
+            Self::Succeeded { .. } => Self::Succeeded { mains },
+            Self::Forgiven { .. } => Self::Forgiven { mains },
+            Self::Cleared { .. } => Self::Cleared { mains },
+            other => other,
         }
     }
 }
@@ -187,10 +204,11 @@ pub enum Settlement {
     Failed,
     /// The attempts are taken back, in flight or failed.
     Canceled,
-    /// Every attempt that had failed by then, and the attempt itself, are taken out of the main counters,
-    /// which are the first `mains`, and those same attempts out of the others. Attempts in flight stay, and
-    /// so does everything else in the others. What main counters keep beyond single attempts, such as
-    /// earlier blocks, is dropped.
+    /// Every attempt that had failed by then with the same [spelling](Slot::spelling), and the attempt itself,
+    /// are taken out of the main counters, which are the first `mains`, and those same attempts out of the
+    /// others. Attempts in flight stay, and so does everything else in the others. What main counters keep
+    /// beyond single attempts, such as earlier blocks, is dropped if all of it came of the normal form and this
+    /// is the normal form too.
     ///
     /// Only main counters that hold one of the tokens are cleaned up, so an attempt cleans up once even if
     /// its success is reported twice.
@@ -198,8 +216,12 @@ pub enum Settlement {
         /// How many of the slots are main counters.
         mains: usize,
     },
-    /// The same for all main counters, whatever they hold and without a token: an operator lifts a block, or
-    /// a password was reset.
+    /// The same for all main counters, whatever they hold and without a token: a password was reset.
+    Forgiven {
+        /// How many of the slots are main counters.
+        mains: usize,
+    },
+    /// The same for every spelling, and all that the main counters keep is dropped: an operator lifts a block.
     Cleared {
         /// How many of the slots are main counters.
         mains: usize,

@@ -12,6 +12,7 @@ pub(crate) struct OwnedKey {
     kind_len: usize,
     /// The kind, then the subject. Most fit in place.
     bytes: SmallVec<[u8; 56]>,
+    spelling: Option<Box<[u8]>>,
     fingerprint: Fingerprint,
 }
 
@@ -23,6 +24,7 @@ impl OwnedKey {
             address: key.address,
             kind_len: key.kind.len(),
             bytes,
+            spelling: key.spelling.map(Box::from),
             fingerprint: key.fingerprint,
         }
     }
@@ -47,6 +49,7 @@ impl OwnedKey {
             address: self.address,
             kind: kind.unwrap_or_default(),
             subject,
+            spelling: self.spelling.as_deref(),
             fingerprint: self.fingerprint,
         }
     }
@@ -58,6 +61,7 @@ pub(crate) struct OwnedSlot {
     pub(crate) key: OwnedKey,
     pub(crate) limit: Limit,
     unless_known: Option<(Box<str>, Address, KnownAddresses)>,
+    pub(crate) spelling: Option<Box<[u8]>>,
 }
 
 impl OwnedSlot {
@@ -67,6 +71,7 @@ impl OwnedSlot {
             limit: slot.limit.clone(),
             unless_known: (slot.unless_known.as_ref())
                 .map(|known| (known.kind.into(), known.address, known.keep)),
+            spelling: slot.spelling.map(Box::from),
         }
     }
 
@@ -81,7 +86,8 @@ impl OwnedSlot {
     }
 
     pub(crate) fn as_slot(&self) -> Slot<'_> {
-        let slot = Slot::new(self.key.as_key(), &self.limit);
+        let mut slot = Slot::new(self.key.as_key(), &self.limit);
+        slot.spelling = self.spelling.as_deref();
         match &self.unless_known {
             Some((kind, address, keep)) => {
                 slot.unless_known(KnownAddress::new(kind, *address, *keep))

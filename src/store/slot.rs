@@ -4,7 +4,11 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "memory")]
+use super::fingerprint::Digest;
 use super::{Key, StoreError, StoreErrorKind};
+#[cfg(feature = "memory")]
+use crate::algorithm::attempts::Spelling;
 use crate::{Address, KnownAddresses, Limit, algorithm::Standing};
 
 /// One counter and what it allows. See the [module](super) for an example.
@@ -17,6 +21,9 @@ pub struct Slot<'a> {
     pub limit: &'a Limit,
     /// An attempt from this address, if it is known, does not count here and is not refused.
     pub unless_known: Option<KnownAddress<'a>>,
+    /// How the user was spelled, if not as in the key's subject, which has a normal form. A success takes back
+    /// failures of its own spelling only.
+    pub spelling: Option<&'a [u8]>,
 }
 
 impl<'a> Slot<'a> {
@@ -26,7 +33,39 @@ impl<'a> Slot<'a> {
             key,
             limit,
             unless_known: None,
+            spelling: None,
         }
+    }
+
+    /// The same counter for a user who was spelled like this, in place of the key's normal form.
+    #[must_use]
+    pub const fn spelled(mut self, spelling: &'a [u8]) -> Self {
+        self.spelling = Some(spelling);
+        self
+    }
+
+    /// The spelling as the memory store has it.
+    #[cfg(feature = "memory")]
+    #[inline]
+    pub(crate) fn spelling_hash(&self) -> Spelling {
+        match self.spelling {
+            None => Spelling::default(),
+            Some(spelling) => {
+                let hash = Digest::of_subject(spelling).finish().id;
+                Spelling::from_hash(hash)
+            }
+        }
+    }
+
+    /// Where the addresses are kept that this counter exempts, if any.
+    #[cfg(feature = "memory")]
+    pub(crate) fn known_key(&self) -> Option<Key<'a>> {
+        let kind = self.unless_known?.kind;
+        let key = Key::of_subject(kind, self.key.subject);
+        Some(match self.spelling {
+            Some(spelling) => key.spelled(spelling),
+            None => key,
+        })
     }
 
     /// The same counter, in which attempts from this address do not count if it is known.
@@ -38,7 +77,8 @@ impl<'a> Slot<'a> {
 }
 
 /// An address that is exempt from a counter if it is among those that are
-/// [remembered](super::Store::remember) for the counter's subject. The counter belongs to no address.
+/// [remembered](super::Store::remember) for the counter's subject, in the slot's
+/// [spelling](Slot::spelling). The counter belongs to no address.
 ///
 /// ```
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

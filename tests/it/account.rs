@@ -28,12 +28,12 @@ use crate::support::{
 const HOME: &str = "192.0.2.1";
 const OFFICE: &str = "198.51.100.7";
 
-fn bot(i: usize) -> IpAddr {
+pub fn bot(i: usize) -> IpAddr {
     IpAddr::from([203, 0, (i / 256) as u8, (i % 256) as u8])
 }
 
 /// Every kind of place in which an account's counter may be.
-async fn everywhere() -> (
+pub async fn everywhere() -> (
     RedisServer,
     RedisCluster,
     [(&'static str, Arc<dyn Store>); 3],
@@ -129,7 +129,7 @@ async fn two_hundred_addresses_guess_a_hundred_times_and_the_owner_logs_in() {
 }
 
 /// Keys of known addresses live longer than counters.
-fn allow_known_addresses(redis: &mut RedisServer, cluster: &mut RedisCluster) {
+pub fn allow_known_addresses(redis: &mut RedisServer, cluster: &mut RedisCluster) {
     let longest = Some(Duration::from_millis(90 * DAY));
     redis.keys_may_live(longest);
     for node in &mut cluster.nodes {

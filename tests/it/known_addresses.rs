@@ -35,7 +35,7 @@ async fn the_newest_are_kept_for_a_while_after_a_success() {
                 .unwrap();
         }
         assert_eq!(
-            known(&limiter, " User").await,
+            known(&limiter, "user").await,
             ["192.0.2.5", "192.0.2.1", "192.0.2.4"],
             "{name}"
         );

@@ -149,7 +149,7 @@ async fn cleanup_for_one_user_over_many_addresses() {
             fail(&limiter, address, "user", 5).await;
             fail(&limiter, address, "other", 2).await;
         }
-        limiter.cleanup("USER", addresses).await.unwrap();
+        limiter.cleanup("user", addresses).await.unwrap();
         for address in addresses {
             let of = |user| usage(&limiter, (address, user), Rule::USER_ADDRESS);
             assert_eq!((of("user").await, of("other").await), (0, 2), "{name}");

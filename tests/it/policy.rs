@@ -51,6 +51,8 @@ fn the_default_is_what_it_says() {
         .with_rule(network(Rule::NETWORK_56, 56, 100))
         .with_rule(network(Rule::NETWORK_48, 48, 400))
         .with_user_address_limit(limit(5, Period::hours(24)).blocked_for(Period::hours(24)))
+        .unwrap()
+        .with_second_factor_limit(limit(20, Period::hours(24)).without_block())
         .unwrap();
     assert_eq!(Policy::default(), in_words);
     assert_eq!(in_words.lease(), Duration::from_secs(30));
@@ -61,7 +63,11 @@ fn the_default_is_what_it_says() {
 #[test]
 fn the_strict_one_limits_accounts_and_keeps_their_addresses() {
     let hundred_a_day = limit(100, Period::hours(24)).without_block();
-    let in_words = Policy::default().with_account_limit(hundred_a_day).unwrap();
+    let in_words = Policy::default()
+        .with_account_limit(hundred_a_day)
+        .unwrap()
+        .with_second_factor_limit(limit(20, Period::hours(24)).without_block())
+        .unwrap();
     assert_eq!(Policy::strict(), in_words);
     assert_eq!(in_words.known_addresses(), Some(KnownAddresses::default()));
     assert!(Policy::default().rule(Rule::ACCOUNT).is_none());

@@ -21,15 +21,15 @@ const HOME: &str = "192.0.2.1";
 const DEADLINE: Duration = Duration::from_millis(200);
 
 /// An app server, and a Redis that is reached through a proxy.
-struct App {
+pub struct App {
     redis: RedisServer,
     proxy: Proxy,
     store: RedisStore,
-    limiter: LoginLimiter,
+    pub limiter: LoginLimiter,
 }
 
 impl App {
-    async fn start(outage: Outage) -> Self {
+    pub async fn start(outage: Outage) -> Self {
         Self::start_with(RedisStore::builder().with_outage(outage), Policy::default()).await
     }
 
@@ -46,14 +46,14 @@ impl App {
     }
 
     /// Redis goes away, and this is noticed.
-    async fn lose_redis(&self) {
+    pub async fn lose_redis(&self) {
         self.proxy.fail(Fault::BlackHole);
         while !self.store.status().is_degraded {
             let _ = self.limiter.check(ip("192.0.2.250")).await;
         }
     }
 
-    async fn find_redis(&self) {
+    pub async fn find_redis(&self) {
         self.proxy.fail(Fault::None);
         all_told(&self.store).await;
     }
@@ -64,7 +64,7 @@ impl App {
     }
 
     /// What Redis has of a user and of the address.
-    async fn both_in_redis(&self, user: &str) -> (u32, u32) {
+    pub async fn both_in_redis(&self, user: &str) -> (u32, u32) {
         let report = self.in_redis().await.check((ip(HOME), user)).await.unwrap();
         let usage = |rule| report.rule(rule).unwrap().usage;
         (usage(Rule::USER_ADDRESS), usage(Rule::ADDRESS))

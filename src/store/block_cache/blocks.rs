@@ -14,7 +14,7 @@ use crate::{
     algorithm::{Millis, Standing, State},
     clock::{Clock, to_millis},
     store::{
-        Key, KnownAddress, Reporters, ServerId, Slot, Standings,
+        Key, Reporters, ServerId, Slot, Standings,
         fingerprint::{Fingerprint, SHARDS},
     },
 };
@@ -178,8 +178,8 @@ impl Blocks {
                 ..block.standing
             };
             drop(shard);
-            if let Some(known) = &slot.unless_known
-                && !self.is_stranger(&slot.key, known, now, subscription)
+            if let (Some(known), Some(key)) = (&slot.unless_known, slot.known_key())
+                && !self.is_stranger(&key, known.address, now, subscription)
             {
                 continue;
             }
@@ -207,14 +207,8 @@ impl Blocks {
     }
 
     /// Whether the store has not exempted this address from the counter, as far as is known.
-    fn is_stranger(
-        &self,
-        key: &Key<'_>,
-        known: &KnownAddress<'_>,
-        now: Millis,
-        subscription: u64,
-    ) -> bool {
-        let stranger = self.stranger(&key.known_addresses(known.kind), known.address);
+    fn is_stranger(&self, key: &Key<'_>, address: Address, now: Millis, subscription: u64) -> bool {
+        let stranger = self.stranger(key, address);
         let shard = self.shard(stranger);
         let confirmed = shard.strangers.get(&stranger.id);
         confirmed.is_some_and(|confirmed| confirmed.is_fresh(now, subscription))
@@ -222,7 +216,8 @@ impl Blocks {
 
     /// Stands for an address that is not among those under a key.
     pub(super) fn stranger(&self, known: &Key<'_>, address: Address) -> Fingerprint {
-        Key::new(Some(address), known.kind, known.subject).fingerprint
+        let id = known.fingerprint.id.to_le_bytes();
+        Key::new(Some(address), known.kind, &id).fingerprint
     }
 
     pub(super) fn set_stranger(&self, stranger: Fingerprint, confirmed: Option<Confirmed>) {
@@ -283,8 +278,7 @@ impl Blocks {
             let Some(lifts) = lifts.filter(|_| self.make_room(asked.confirmed.at)) else {
                 continue;
             };
-            if let Some(known) = &slot.unless_known {
-                let key = slot.key.known_addresses(known.kind);
+            if let (Some(known), Some(key)) = (&slot.unless_known, slot.known_key()) {
                 let stranger = self.stranger(&key, known.address);
                 self.set_stranger(stranger, Some(asked.confirmed));
             }

@@ -147,7 +147,10 @@ impl<S: Restorable + Clone> Store for BlockCache<S> {
         let blocks = Arc::clone(&self.blocks);
         let counters: SmallVec<[_; 3]> = slots.iter().map(|slot| slot.key.fingerprint).collect();
         // An unblock takes effect here whether or not the store can be reached.
-        if matches!(settlement, Settlement::Cleared { .. }) {
+        if matches!(
+            settlement,
+            Settlement::Cleared { .. } | Settlement::Forgiven { .. }
+        ) {
             blocks.remove_all(&counters);
         }
         settled.map_ok(move |changed| {

@@ -19,7 +19,7 @@ use crate::{
     algorithm::Millis,
     store::{
         Key, Settlement, Slot, Store, StoreError, StoreErrorKind, StoreFuture,
-        owned::{OwnedKey, OwnedSlots},
+        owned::{OwnedKey, OwnedSlot, OwnedSlots},
     },
 };
 
@@ -201,7 +201,7 @@ impl Journal {
         // The success of an attempt whose token the store has never seen.
         let unseen_success = || Entry::Settle {
             tokens: SmallVec::new(),
-            settlement: Settlement::Cleared {
+            settlement: Settlement::Forgiven {
                 mains: settlement.mains().unwrap_or_default(),
             },
             slots: slots.clone(),
@@ -211,7 +211,9 @@ impl Journal {
             let is_pending = inner.has_failure(&token.derived());
             let mains = settlement.mains();
             if let Some(mains) = mains {
-                inner.forgive(&keys, mains);
+                inner.forgive(&slots.0, mains, |main, failed| {
+                    main.spelling == failed.spelling
+                });
             } else if *settlement == Settlement::Canceled {
                 inner.withdraw(token.derived(), &keys);
             }
@@ -249,12 +251,16 @@ impl Journal {
         })
     }
 
-    /// Drops pending failures of the first `mains` counters from all of these.
-    pub(super) fn forgive(&self, slots: &[Slot<'_>], mains: usize) {
+    /// Drops pending failures of the first `mains` counters from all of these: those of the same spelling, or
+    /// of every one.
+    pub(super) fn forgive(&self, slots: &[Slot<'_>], mains: usize, every_spelling: bool) {
         if !self.is_empty() {
-            let keys: Vec<_> = slots.iter().map(|slot| OwnedKey::new(&slot.key)).collect();
-            let keys: Vec<_> = keys.iter().collect();
-            self.change(|inner| inner.forgive(&keys, mains));
+            let slots = OwnedSlots::new(slots).0;
+            self.change(|inner| {
+                inner.forgive(&slots, mains, |main, failed| {
+                    every_spelling || main.spelling == failed.spelling
+                });
+            });
         }
     }
 
@@ -332,13 +338,21 @@ impl Inner {
         }
     }
 
-    /// Drops pending failures of the first `mains` counters from all of these.
-    fn forgive(&mut self, keys: &[&OwnedKey], mains: usize) {
-        let mains = &keys[..mains.min(keys.len())];
-        if mains.iter().any(|key| self.has_failure(key)) {
-            self.drop_failures(keys, |_, slots| {
-                slots.keys().any(|key| mains.contains(&key))
-            });
+    /// Drops pending failures of the first `mains` counters from all of these, where the spelling matches.
+    fn forgive(
+        &mut self,
+        slots: &[OwnedSlot],
+        mains: usize,
+        matches: impl Fn(&OwnedSlot, &OwnedSlot) -> bool,
+    ) {
+        let keys: Vec<_> = slots.iter().map(|slot| &slot.key).collect();
+        let mains = &slots[..mains.min(slots.len())];
+        if mains.iter().any(|main| self.has_failure(&main.key)) {
+            let is_forgiven = |failed: &OwnedSlot| {
+                let mut mains = mains.iter();
+                mains.any(|main| main.key == failed.key && matches(main, failed))
+            };
+            self.drop_failures(&keys, |_, slots| slots.0.iter().any(is_forgiven));
         }
     }
 

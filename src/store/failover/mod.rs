@@ -253,7 +253,11 @@ impl<S: Remote> Failover<S> {
         }
         if let Some(mains) = settlement.mains() {
             // The fallback may have missed the attempt, which succeeded all the same.
-            let _ = now(fallback.settle(&[], Settlement::Cleared { mains }, slots, ago));
+            let cleaned = match settlement {
+                Settlement::Cleared { .. } => settlement,
+                _ => Settlement::Forgiven { mains },
+            };
+            let _ = now(fallback.settle(&[], cleaned, slots, ago));
             let _ = now(fallback.settle(tokens, Settlement::Canceled, slots, ago));
             return;
         }
@@ -404,8 +408,9 @@ impl<S: Remote> Store for Failover<S> {
             return StoreFuture::ready(Ok(0));
         }
         self.follow(tokens, settlement, slots, ago);
-        if let Settlement::Cleared { mains } = settlement {
-            shared.journal.forgive(slots, mains);
+        if let Settlement::Cleared { mains } | Settlement::Forgiven { mains } = settlement {
+            let every_spelling = matches!(settlement, Settlement::Cleared { .. });
+            shared.journal.forgive(slots, mains, every_spelling);
             let cleaned = shared.inner.settle(tokens, settlement, slots, ago);
             // Not journaled: an operator has to know whether it worked.
             if self.is_open() {
@@ -416,7 +421,10 @@ impl<S: Remote> Store for Failover<S> {
         }
         let written = match settlement {
             // The store may know the attempt by the token under which it was replayed.
-            Settlement::Canceled | Settlement::Succeeded { .. } | Settlement::Cleared { .. } => {
+            Settlement::Canceled
+            | Settlement::Succeeded { .. }
+            | Settlement::Forgiven { .. }
+            | Settlement::Cleared { .. } => {
                 let both = tokens.iter().flat_map(|token| [*token, token.derived()]);
                 both.collect()
             }

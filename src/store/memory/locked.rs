@@ -151,7 +151,7 @@ impl Locked<'_> {
                     let here = before.standing(slot.limit, now).usage;
                     let excess = here.saturating_add(1).saturating_sub(there) as usize;
                     if excess > failed.len() && slot.limit.aggregates() {
-                        counter.clean_up(&[], by);
+                        counter.clean_up(&[], None, by);
                     } else {
                         counter.cancel_all(&failed[..excess.min(failed.len())]);
                     }
@@ -175,8 +175,10 @@ impl Locked<'_> {
             return None;
         }
         let recorded = counting(slots, &standings).filter(|(slot, _)| {
-            let at = now.saturating_sub(ago);
-            self.write(slot, |counter| counter.record(slot.limit, token, at, now))
+            let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
+            self.write(slot, |counter| {
+                counter.record(slot.limit, token, spelling, at, now)
+            })
         });
         Some(recorded.count())
     }
@@ -214,8 +216,7 @@ impl Locked<'_> {
             Some(counter) => counter.value.standing(slot.limit, self.now),
             None => Counter::default().standing(slot.limit, self.now),
         };
-        if let Some(exception) = &slot.unless_known {
-            let key = slot.key.known_addresses(exception.kind);
+        if let (Some(exception), Some(key)) = (&slot.unless_known, slot.known_key()) {
             let mut known = self.shards.of(&key).known(&key, exception.keep, self.now);
             if known.any(|address| address == exception.address) {
                 standing.state = State::Exempt;
@@ -229,14 +230,14 @@ impl Locked<'_> {
     pub(super) fn change(
         &mut self,
         slots: &[Slot<'_>],
-        mut change: impl FnMut(&Limit, &mut Counter, Millis) -> bool,
+        mut change: impl FnMut(&Slot<'_>, &mut Counter, Millis) -> bool,
     ) -> usize {
         let (now, mut changed, mut vacant) = (self.now, 0, 0);
         for slot in slots {
             let counters = &mut self.shards.of_mut(&slot.key).counters;
             if let Some(counter) = counters.get_mut(slot.key.fingerprint.id)
                 && !counter.is_vacant()
-                && change(slot.limit, &mut counter.value, now)
+                && change(slot, &mut counter.value, now)
             {
                 changed += 1;
                 set_expiry(counter, slot.limit, now);
@@ -247,18 +248,22 @@ impl Locked<'_> {
         changed
     }
 
-    /// Cleans up the first so many slots, and takes what left them out of all.
+    /// Cleans up the first `mains` slots of failures with the same spelling, or with every one, and takes what
+    /// left them out of all.
     pub(super) fn clean_up(
         &mut self,
         own: &[Token],
         slots: &[Slot<'_>],
         mains: usize,
         ago: Millis,
+        every_spelling: bool,
     ) -> usize {
         let mains = mains.min(slots.len());
         let mut tokens: SmallVec<[_; 8]> = own.iter().copied().collect();
-        let cleaned = self.change(&slots[..mains], |_, counter, now| {
-            counter.clean_up_into(own, now.saturating_sub(ago), &mut tokens);
+        let cleaned = self.change(&slots[..mains], |slot, counter, now| {
+            let upto = now.saturating_sub(ago);
+            let spelling = (!every_spelling).then(|| slot.spelling_hash());
+            counter.clean_up_into(own, spelling, upto, &mut tokens);
             true
         });
         // What left the only main one has left it altogether.

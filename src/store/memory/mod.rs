@@ -136,9 +136,7 @@ impl MemoryStore {
     fn lock_in_order(&self, slots: &[Slot<'_>]) -> Shards<'_> {
         let mut order = SmallVec::<[_; 8]>::new();
         for slot in slots {
-            let known = slot.unless_known.as_ref();
-            let known = known.map(|known| slot.key.known_addresses(known.kind));
-            let keys = [Some(slot.key), known].into_iter().flatten();
+            let keys = [Some(slot.key), slot.known_key()].into_iter().flatten();
             order.extend(keys.map(|key| key.fingerprint.shard));
         }
         order.sort_unstable();
@@ -180,7 +178,7 @@ impl MemoryStore {
         if let Some(counter) = shard.counters.get_mut(counter.id)
             && !counter.is_vacant()
         {
-            counter.value.clean_up(&[], now);
+            counter.value.clean_up(&[], None, now);
             if counter.value.is_empty() {
                 counter.expires = 0;
                 self.room.give(1);
@@ -274,18 +272,23 @@ impl Store for MemoryStore {
     ) -> StoreFuture<usize> {
         let ago = to_millis(ago);
         let settled = match (settlement, tokens) {
-            (Settlement::Failed, _) => self.lock(slots).change(slots, |limit, counter, now| {
-                let at = now.saturating_sub(ago);
-                let failed = |token: &&Token| counter.fail(limit, **token, at, now);
+            (Settlement::Failed, _) => self.lock(slots).change(slots, |slot, counter, now| {
+                let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
+                let failed = |token: &&Token| counter.fail(slot.limit, **token, spelling, at, now);
                 tokens.iter().filter(failed).count() > 0
             }),
             (Settlement::Canceled, _) => {
                 (self.lock(slots)).change(slots, |_, counter, _| counter.cancel_all(tokens) > 0)
             }
             (Settlement::Succeeded { mains }, [_, ..]) => {
-                self.lock(slots).clean_up(tokens, slots, mains, ago)
+                self.lock(slots).clean_up(tokens, slots, mains, ago, false)
             }
-            (Settlement::Cleared { mains }, _) => self.lock(slots).clean_up(&[], slots, mains, ago),
+            (Settlement::Forgiven { mains }, _) => {
+                self.lock(slots).clean_up(&[], slots, mains, ago, false)
+            }
+            (Settlement::Cleared { mains }, _) => {
+                self.lock(slots).clean_up(&[], slots, mains, ago, true)
+            }
             (Settlement::Recorded, [token, ..]) => {
                 let record = || self.lock(slots).record(*token, slots, ago);
                 return StoreFuture::ready(self.with_room(record));

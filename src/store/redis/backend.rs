@@ -209,12 +209,12 @@ impl Backend {
     pub(super) async fn clean_up_slot(
         &self,
         tokens: &[Token],
+        settlement: Settlement,
         counters: &Counters,
-        mains: usize,
         ago: Millis,
         deadline: Instant,
     ) -> Result<Vec<Token>, Failure> {
-        let call = self.call(counters, tokens, Settlement::Succeeded { mains }, ago);
+        let call = self.call(counters, tokens, settlement, ago);
         let reply = self.run(call, deadline).await?;
         Ok(reply::tokens(&reply)?)
     }
@@ -277,19 +277,21 @@ impl Store for Backend {
         slots: &[Slot<'_>],
         ago: Duration,
     ) -> StoreFuture<usize> {
-        let is_cleared = matches!(settlement, Settlement::Cleared { .. });
-        if slots.is_empty() || (tokens.is_empty() && !is_cleared) {
+        let needs_no_token = matches!(
+            settlement,
+            Settlement::Cleared { .. } | Settlement::Forgiven { .. }
+        );
+        if slots.is_empty() || (tokens.is_empty() && !needs_no_token) {
             return StoreFuture::ready(Ok(0));
         }
         let (backend, counters, ago) = (self.clone(), self.counters(slots), to_millis(ago));
-        let tokens = if is_cleared { &[] } else { tokens };
+        let tokens = if needs_no_token { &[] } else { tokens };
         let tokens = SmallVec::<[_; 2]>::from_slice(tokens);
         StoreFuture::pending(async move {
             let deadline = backend.link.deadline();
             match settlement.mains() {
-                Some(mains) => {
-                    let mains = mains.min(counters.len());
-                    let cleaned = backend.clean_up(&tokens, &counters, mains, ago, deadline);
+                Some(_) => {
+                    let cleaned = backend.clean_up(&tokens, settlement, &counters, ago, deadline);
                     cleaned.await.map(|()| counters.len())
                 }
                 None => {

@@ -135,18 +135,20 @@ impl Backend {
         changed
     }
 
-    /// Cleans up, the first `mains` counters being the main ones.
+    /// Cleans up the main counters.
     pub(super) async fn clean_up(
         &self,
         tokens: &[Token],
+        settlement: Settlement,
         counters: &Counters,
-        mains: usize,
         ago: Millis,
         deadline: Instant,
     ) -> Result<(), StoreError> {
+        let mains = settlement.mains().unwrap_or_default().min(counters.len());
         if !self.is_divided(counters) {
+            let settlement = settlement.with_mains(mains);
             let reply = self
-                .clean_up_slot(tokens, counters, mains, ago, deadline)
+                .clean_up_slot(tokens, settlement, counters, ago, deadline)
                 .await;
             if let Some(reply) = self.unless_divided(counters, reply) {
                 return reply.map(drop);
@@ -156,8 +158,8 @@ impl Backend {
         let groups = counters.by_slot();
         let mut removed = tokens.to_vec();
         for group in groups.iter().filter(|group| group.mains(mains) > 0) {
-            let (counters, mains) = (&group.counters, group.mains(mains));
-            let reply = self.clean_up_slot(tokens, counters, mains, ago, deadline);
+            let settlement = settlement.with_mains(group.mains(mains));
+            let reply = self.clean_up_slot(tokens, settlement, &group.counters, ago, deadline);
             removed.extend(reply.await.map_err(|failure| failure.error)?);
         }
         if removed.is_empty() {

@@ -25,6 +25,9 @@ struct Counter {
     name: Vec<u8>,
     /// Where the known addresses of its subject are, if it exempts them.
     known: Option<Vec<u8>>,
+    /// What follows the tokens of its failures, if the user was not spelled in the normal form. Eight zeros
+    /// stand for none.
+    suffix: Option<[u8; 8]>,
     slot: OwnedSlot,
 }
 
@@ -56,8 +59,8 @@ impl Counters {
     ) -> Self {
         let counter = |slot: &Slot<'_>| Counter {
             name: scheme.name(&slot.key),
-            known: (slot.unless_known.as_ref())
-                .map(|known| scheme.name(&slot.key.known_addresses(known.kind))),
+            known: slot.known_key().map(|key| scheme.name(&key)),
+            suffix: (slot.spelling).map(|spelling| scheme.spelling_suffix(&slot.key, spelling)),
             slot: OwnedSlot::new(slot),
         };
         Self(slots.into_iter().map(counter).collect())
@@ -187,7 +190,9 @@ impl Counters {
         let program = self.program(programs, 0);
         let script = program.script(match settlement {
             Settlement::Failed | Settlement::Canceled => Kind::Settle,
-            Settlement::Succeeded { .. } | Settlement::Cleared { .. } => Kind::Cleanup,
+            Settlement::Succeeded { .. }
+            | Settlement::Forgiven { .. }
+            | Settlement::Cleared { .. } => Kind::Cleanup,
             Settlement::Recorded => Kind::Record,
         });
         let mut command = script.call(self.names());
@@ -202,6 +207,17 @@ impl Counters {
             &mut command,
             (settlement != Settlement::Canceled).then_some(ago),
         );
+        if matches!(settlement, Settlement::Cleared { .. }) {
+            command.arg("*");
+        } else if self.0.iter().any(|counter| counter.suffix.is_some()) {
+            let suffixes = self
+                .0
+                .iter()
+                .map(|counter| counter.suffix.unwrap_or_default());
+            command.arg(suffixes.flatten().collect::<Vec<_>>());
+        } else {
+            command.arg("");
+        }
         program.finish(&mut command);
         Call { command, script }
     }

@@ -10,6 +10,7 @@ use crate::support::{
 pub const LEASE: u64 = 30 * SECOND;
 pub const ADDRESSES: usize = 2;
 pub const USERS: usize = 3;
+pub const SPELLINGS: usize = 3;
 
 /// The address rule, the rule by user and address, and one by user alone, which lives elsewhere.
 pub const RULES: [&str; 3] = ["address", "user-address", "account"];
@@ -18,6 +19,8 @@ pub const RULES: [&str; 3] = ["address", "user-address", "account"];
 pub struct Who {
     pub address: usize,
     pub user: Option<usize>,
+    /// How the user is spelled; 0 is the normal form.
+    pub spelling: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -58,8 +61,13 @@ pub enum Step {
 }
 
 pub fn who() -> impl Strategy<Value = Who> {
-    (0..ADDRESSES, proptest::option::weighted(0.8, 0..USERS))
-        .prop_map(|(address, user)| Who { address, user })
+    let spelling = prop_oneof![3 => Just(0), 1 => 0..SPELLINGS];
+    let user = proptest::option::weighted(0.8, 0..USERS);
+    (0..ADDRESSES, user, spelling).prop_map(|(address, user, spelling)| Who {
+        address,
+        user,
+        spelling,
+    })
 }
 
 pub fn step() -> impl Strategy<Value = Step> {
@@ -265,6 +273,7 @@ pub fn history() -> impl Strategy<Value = History> {
         let who = Who {
             address: 0,
             user: Some(0),
+            spelling: 0,
         };
         ops.insert(0, Op::FailMany(who, many, 0));
         let half = ops.len() / 2;

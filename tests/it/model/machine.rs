@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tower_login_rate_limit::{
-    __private::Counter,
+    __private::{Counter, Spelling},
     Limit, Token,
     algorithm::{Standing, State},
 };
@@ -92,22 +92,46 @@ impl Machine {
             .sum()
     }
 
-    pub fn fail(&mut self, token: Token, keys: &[(String, Option<&Limit>)], now: u64) -> usize {
+    pub fn fail(
+        &mut self,
+        token: Token,
+        spelling: usize,
+        keys: &[(String, Option<&Limit>)],
+        now: u64,
+    ) -> usize {
         let mut changed = 0;
         for (key, limit) in keys {
             if let (Some(counter), Some(limit)) = (self.0.get_mut(key), limit) {
-                changed += usize::from(counter.fail(limit, token, now, now));
+                let spelling = spelled(key, spelling);
+                changed += usize::from(counter.fail(limit, token, spelling, now, now));
             }
         }
         changed
     }
 
-    pub fn cleanup(&mut self, token: Option<Token>, keys: &[String], mains: usize, now: u64) {
+    pub fn cleanup(
+        &mut self,
+        token: Option<Token>,
+        spelling: Option<usize>,
+        keys: &[String],
+        mains: usize,
+        now: u64,
+    ) {
         let mut tokens: Vec<_> = token.into_iter().collect();
         for key in &keys[..mains] {
             let main = self.0.entry(key.clone()).or_default();
-            tokens.extend(main.clean_up(token.as_slice(), now));
+            let spelling = spelling.map(|spelling| spelled(key, spelling));
+            tokens.extend(main.clean_up(token.as_slice(), spelling, now));
         }
         self.each(keys, |counter| counter.cancel_all(&tokens));
+    }
+}
+
+/// The spelling of failures in a counter, which has one if it counts by user.
+fn spelled(key: &str, spelling: usize) -> Spelling {
+    match spelling as u64 {
+        0 => Spelling::default(),
+        _ if !key.contains("user") => Spelling::default(),
+        hash => Spelling::from_hash(hash << 48),
     }
 }

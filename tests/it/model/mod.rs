@@ -7,7 +7,11 @@ mod history;
 mod machine;
 mod policy;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use proptest::{prelude::*, sample::Index, test_runner::FileFailurePersistence};
 use tokio::runtime::Runtime;
@@ -18,14 +22,14 @@ use tower_login_rate_limit::{
 };
 
 use self::{
-    history::{ADDRESSES, History, LEASE, Op, Step, USERS, Who, history},
+    history::{ADDRESSES, History, LEASE, Op, SPELLINGS, Step, USERS, Who, history},
     machine::{Machine, agree, said},
     policy::{
         KNOWN_FOR, Policy, address, block, homes, kept, lengths, most_held, names, pair_first,
     },
 };
 use crate::support::{
-    DAY, HOUR, RedisCluster, RedisServer, SECOND, START, clean_up,
+    DAY, HOUR, RedisCluster, RedisServer, SECOND, START,
     oracle::{Answer, Oracle, Verdict},
 };
 
@@ -62,8 +66,11 @@ struct Play<'a> {
     stores: &'a [(&'static str, Arc<dyn Store>)],
     tokens: Tokens,
     attempts: Vec<(Token, Who)>,
-    /// When a user was last known to come from an address.
-    known: HashMap<(usize, usize), u64>,
+    /// Those that have failed in another spelling than the normal form. Redis has them under another name, and a
+    /// reserve is repeated before the attempt is settled, not after.
+    respelled: HashSet<Token>,
+    /// When a user, spelled in one way, was last known to come from an address.
+    known: HashMap<(usize, usize, usize), u64>,
     lifts: u64,
     /// Drops what is said to be of no more use, after so much time.
     forget: Option<&'a dyn Fn(u64)>,
@@ -76,7 +83,9 @@ impl Play<'_> {
             Op::Count(who) => self.begin(0, *who).await?,
             Op::ChangePolicy => std::mem::swap(&mut self.policy, &mut self.changed),
             Op::ReserveAgain(index) => {
-                if let Some((token, who)) = self.chosen(index) {
+                if let Some((token, who)) = self.chosen(index)
+                    && !self.respelled.contains(&token)
+                {
                     self.reserve(token, LEASE, who).await?;
                 }
             }
@@ -92,11 +101,14 @@ impl Play<'_> {
             }
             Op::Succeed(index) => {
                 if let Some((token, who)) = self.chosen(index) {
-                    self.cleanup(Some(token), who, 1).await?;
+                    self.cleanup(Some(token), who, 1, false).await?;
                 }
             }
-            Op::Cleanup(who) => self.cleanup(None, *who, 1).await?,
-            Op::Unblock(who) => self.cleanup(None, *who, names(*who).len()).await?,
+            Op::Cleanup(who) => self.cleanup(None, *who, 1, false).await?,
+            Op::Unblock(who) => {
+                let all = names(*who).len();
+                self.cleanup(None, *who, all, true).await?;
+            }
             Op::Remember(who) => self.remember(*who).await,
             Op::Check(who) => self.check(*who).await?,
             Op::FailMany(who, times, apart) => self.fail_many(*who, *times, *apart).await?,
@@ -208,11 +220,16 @@ impl Play<'_> {
 
     async fn fail(&mut self, token: Token, who: Who) -> Result<(), TestCaseError> {
         let now = self.clock.now();
+        if who.spelling != 0 {
+            self.respelled.insert(token);
+        }
         // It may have become exempt since; what is in flight there is settled all the same.
         let asked = self.policy.asked(who, false);
-        let expected = self.oracle.fail(*token.as_bytes(), &asked, now);
+        let expected = self
+            .oracle
+            .fail(*token.as_bytes(), who.spelling, &asked, now);
         let limits = self.policy.limits(who, false);
-        let machine = self.machine.fail(token, &limits, now);
+        let machine = self.machine.fail(token, who.spelling, &limits, now);
         prop_assert_eq!(machine, expected, "machine");
         for (name, store) in self.stores {
             let slots = self.policy.slots(who);
@@ -246,15 +263,17 @@ impl Play<'_> {
     fn is_exempt(&self, who: Who) -> bool {
         let last = who
             .user
-            .and_then(|user| self.known.get(&(user, who.address)));
+            .and_then(|user| self.known.get(&(user, who.spelling, who.address)));
         last.is_some_and(|last| self.clock.now() < last + KNOWN_FOR)
     }
 
     async fn remember(&mut self, who: Who) {
         let Some(user) = who.user else { return };
-        self.known.insert((user, who.address), self.clock.now());
+        let now = self.clock.now();
+        self.known.insert((user, who.spelling, who.address), now);
         for (_, store) in self.stores {
-            let remembered = store.remember(&homes(user), address(who.address), kept());
+            let remembered =
+                store.remember(&homes(user, who.spelling), address(who.address), kept());
             remembered.await.expect("remembered");
         }
     }
@@ -266,17 +285,23 @@ impl Play<'_> {
         token: Option<Token>,
         who: Who,
         mains: usize,
+        every_spelling: bool,
     ) -> Result<(), TestCaseError> {
         let now = self.clock.now();
         let keys = pair_first(names(who));
         let bytes = token.map(|token| *token.as_bytes());
-        self.oracle.cleanup(bytes, &keys, mains, now);
-        self.machine.cleanup(token, &keys, mains, now);
+        let spelling = (!every_spelling).then_some(who.spelling);
+        self.oracle.cleanup(bytes, spelling, &keys, mains, now);
+        self.machine.cleanup(token, spelling, &keys, mains, now);
+        let settlement = match token {
+            Some(_) => Settlement::Succeeded { mains },
+            None if every_spelling => Settlement::Cleared { mains },
+            None => Settlement::Forgiven { mains },
+        };
         for (_, store) in self.stores {
             let slots = pair_first(self.policy.slots(who));
-            let (mains, others) = slots.split_at(mains);
-            let cleaned = clean_up(store, token.as_slice(), mains, others).await;
-            cleaned.expect("cleaned up");
+            let cleaned = store.settle(token.as_slice(), settlement, &slots, Duration::ZERO);
+            cleaned.await.expect("cleaned up");
         }
         self.check(who).await
     }
@@ -323,6 +348,7 @@ async fn play(
             drawn: 0,
         },
         attempts: Vec::new(),
+        respelled: HashSet::new(),
         known: HashMap::new(),
         lifts: START,
         forget,
@@ -335,8 +361,15 @@ async fn play(
         play.advance_to(clock.now() + later);
         for address in 0..ADDRESSES {
             for user in 0..USERS {
-                let user = Some(user);
-                play.check(Who { address, user }).await?;
+                for spelling in 0..SPELLINGS {
+                    let user = Some(user);
+                    play.check(Who {
+                        address,
+                        user,
+                        spelling,
+                    })
+                    .await?;
+                }
             }
         }
     }

@@ -7,13 +7,15 @@ use tower_login_rate_limit::{
     store::{Key, KnownAddress, Slot},
 };
 
-use super::history::{RULES, Rules, USERS, Who};
+use super::history::{RULES, Rules, SPELLINGS, USERS, Who};
 use crate::support::{
     HOUR,
     oracle::{Asked, Blocks, Length, Numbers},
 };
 
 pub const USER_NAMES: [&[u8]; USERS] = [b"user", b"us:er", b"{user}\0"];
+/// As they may be typed, in place of the normal form.
+const TYPED: [Option<&[u8]>; SPELLINGS] = [None, Some(b"USER"), Some(b"User")];
 pub const KNOWN_FOR: u64 = 2 * HOUR;
 
 pub fn period(length: Length) -> Period {
@@ -161,9 +163,14 @@ impl Policy {
         let mut slots = vec![Slot::new(of_address(RULES[0]), by_address)];
         if let Some(user) = who.user {
             let pair = of_address(RULES[1]).and_subject(USER_NAMES[user]);
-            slots.push(Slot::new(pair, by_pair));
             let account = Slot::new(Key::of_subject(RULES[2], USER_NAMES[user]), by_account);
-            slots.push(account.unless_known(KnownAddress::new(HOMES, address, kept())));
+            let account = account.unless_known(KnownAddress::new(HOMES, address, kept()));
+            for slot in [Slot::new(pair, by_pair), account] {
+                slots.push(match TYPED[who.spelling] {
+                    Some(typed) => slot.spelled(typed),
+                    None => slot,
+                });
+            }
         }
         slots
     }
@@ -172,8 +179,12 @@ impl Policy {
 /// What the addresses that a user is known to come from are kept under.
 const HOMES: &str = "homes";
 
-pub fn homes(user: usize) -> Key<'static> {
-    Key::of_subject(HOMES, USER_NAMES[user])
+pub fn homes(user: usize, spelling: usize) -> Key<'static> {
+    let key = Key::of_subject(HOMES, USER_NAMES[user]);
+    match TYPED[spelling] {
+        Some(typed) => key.spelled(typed),
+        None => key,
+    }
 }
 
 pub fn kept() -> KnownAddresses {
@@ -189,7 +200,7 @@ pub fn address(i: usize) -> Address {
 
 /// Keys as text, in the order of the rules.
 pub fn names(who: Who) -> Vec<String> {
-    let Who { address, user } = who;
+    let Who { address, user, .. } = who;
     let mut names = vec![format!("address {address}")];
     if let Some(user) = user {
         names.push(format!("address {address} user {user}"));

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Block, Blocks, BucketPast, Counter, CounterPast, Entry, KEPT, Left, Past, blocked,
-    busy_or_clear,
+    busy_or_clear, mixed,
 };
 
 fn rounded_up(dividend: i128, divisor: i128) -> i128 {
@@ -123,7 +123,8 @@ pub fn bucket(
         false => Past::Nothing,
     };
     let folded = (!old.is_empty()).then_some(Past::Bucket(folded));
-    (answer, Left::new(kept, in_flight, past, folded))
+    let is_mixed = mixed(counter, &[&old[..], &kept].concat());
+    (answer, Left::new(kept, in_flight, past, folded, is_mixed))
 }
 
 /// How the bucket stands when all failures have been added.
@@ -286,7 +287,8 @@ pub fn counter(
         false => Past::Nothing,
     };
     let folded = folded.map(Past::Counter).filter(|_| !old.is_empty());
-    (answer, Left::new(kept, in_flight, past, folded))
+    let is_mixed = mixed(counter, &[&old[..], &kept].concat());
+    (answer, Left::new(kept, in_flight, past, folded, is_mixed))
 }
 
 /// How the counter stands when all failures have been added.

@@ -77,6 +77,8 @@ pub struct Answer {
 struct Entry {
     token: Token,
     at: i128,
+    /// Of the user's name, once it has failed; 0 is the normal form.
+    spelling: usize,
 }
 
 /// What is no longer kept one by one.
@@ -117,6 +119,13 @@ struct CounterPast {
 struct Counter {
     entries: Vec<Entry>,
     past: Past,
+    /// Whether the past has failures of another spelling than the normal form in it.
+    mixed: bool,
+}
+
+/// Whether a past that these failures go into is mixed.
+fn mixed(counter: &Counter, failures: &[Entry]) -> bool {
+    counter.mixed || failures.iter().any(|entry| entry.spelling != 0)
 }
 
 impl Counter {
@@ -181,14 +190,22 @@ struct Left {
 impl Left {
     /// Failures that are kept and attempts in flight, with this past after an admission and that after
     /// anything else, if anything is to be folded into it.
-    fn new(kept: Vec<Entry>, in_flight: Vec<Entry>, past: Past, folded: Option<Past>) -> Self {
+    fn new(
+        kept: Vec<Entry>,
+        in_flight: Vec<Entry>,
+        past: Past,
+        folded: Option<Past>,
+        mixed: bool,
+    ) -> Self {
         let entries = [kept, in_flight].concat();
+        let counter = |past| Counter {
+            entries: entries.clone(),
+            past,
+            mixed: mixed && !matches!(past, Past::Nothing),
+        };
         Self {
-            folded: folded.map(|past| Counter {
-                entries: entries.clone(),
-                past,
-            }),
-            admitted: Counter { entries, past },
+            folded: folded.map(counter),
+            admitted: counter(past),
         }
     }
 }
@@ -275,6 +292,7 @@ fn window_with_block(
         _ => None,
     };
     let mut counting = within(&failures, window, now);
+    let mut is_mixed = counter.mixed;
     if let Some(last) = failures.last() {
         let recent = within(&failures, window, last.at).len();
         if recent >= limit {
@@ -286,6 +304,7 @@ fn window_with_block(
             // The block is over, and the slate is clean.
             counting.clear();
             last_block = Some(block);
+            is_mixed = mixed(counter, &failures);
         }
     }
     counting.extend(counter.in_flight(now));
@@ -295,7 +314,10 @@ fn window_with_block(
         Some(block) if blocks.lengths.len() > 1 => Past::Window(block),
         _ => Past::Nothing,
     };
-    (answer, Left::new(counting, Vec::new(), past, None))
+    (
+        answer,
+        Left::new(counting, Vec::new(), past, None, is_mixed),
+    )
 }
 
 fn window_without_block(
@@ -316,7 +338,8 @@ fn window_without_block(
     counting.extend(counter.in_flight(now));
     let verdict = busy_or_clear(counting.len() >= limit);
     let answer = whole(counting.len(), limit, verdict);
-    (answer, Left::new(counting, Vec::new(), Past::Nothing, None))
+    let left = Left::new(counting, Vec::new(), Past::Nothing, None, false);
+    (answer, left)
 }
 
 fn backoff(
@@ -347,7 +370,8 @@ fn backoff(
     failures.extend(counter.in_flight(now));
     let verdict = busy_or_clear(failures.len() >= limit);
     let answer = whole(failures.len(), limit, verdict);
-    (answer, Left::new(failures, Vec::new(), Past::Nothing, None))
+    let left = Left::new(failures, Vec::new(), Past::Nothing, None, false);
+    (answer, left)
 }
 
 /// The wait after the failure with this token: its first byte makes it longer or shorter.
@@ -374,6 +398,7 @@ impl Oracle {
         let empty = Counter {
             entries: Vec::new(),
             past: Past::Nothing,
+            mixed: false,
         };
         self.0.get(key).cloned().unwrap_or(empty)
     }
@@ -413,7 +438,11 @@ impl Oracle {
                 let (_, left) = counter.judge(&asked.numbers, i128::from(now));
                 let mut admitted = left.admitted;
                 let at = i128::from(now) + i128::from(lease);
-                admitted.entries.push(Entry { token, at });
+                admitted.entries.push(Entry {
+                    token,
+                    at,
+                    spelling: 0,
+                });
                 self.0.insert(asked.key.clone(), admitted);
             }
         }
@@ -432,14 +461,20 @@ impl Oracle {
         }
     }
 
-    /// In how many counters it became a failure.
-    pub fn fail(&mut self, token: Token, asked: &[Asked], now: u64) -> usize {
+    /// In how many counters it became a failure. Where there is a user, it gets this spelling, unless it has
+    /// another one.
+    pub fn fail(&mut self, token: Token, spelling: usize, asked: &[Asked], now: u64) -> usize {
         let mut changed = 0;
         for asked in asked {
-            let in_flight = |entry: &&mut Entry| entry.token == token && entry.at > now.into();
             let counter = self.0.get_mut(&asked.key);
             let mut entries = counter.into_iter().flat_map(|counter| &mut counter.entries);
-            if let Some(entry) = entries.find(in_flight) {
+            let Some(entry) = entries.find(|entry| entry.token == token) else {
+                continue;
+            };
+            if entry.spelling == 0 && asked.key.contains("user") {
+                entry.spelling = spelling;
+            }
+            if entry.at > now.into() {
                 entry.at = now.into();
                 changed += 1;
                 let (_, left) = self.counter(&asked.key).judge(&asked.numbers, now.into());
@@ -464,17 +499,30 @@ impl Oracle {
         changed
     }
 
-    /// The first so many keys are the main ones. What failed there leaves all keys, and so does the
-    /// token; but a main one that does not hold the token is none.
-    pub fn cleanup(&mut self, token: Option<Token>, keys: &[String], mains: usize, now: u64) {
+    /// The first so many keys are the main ones. What failed there with this spelling, or with any, leaves all
+    /// keys, and so does the token; but a main one that does not hold the token is none. The past goes if all
+    /// of it and the success have the normal form.
+    pub fn cleanup(
+        &mut self,
+        token: Option<Token>,
+        spelling: Option<usize>,
+        keys: &[String],
+        mains: usize,
+        now: u64,
+    ) {
         let mut tokens: Vec<Token> = token.into_iter().collect();
         for key in &keys[..mains] {
             let main = self.counter(key);
             if token.is_none_or(|token| main.holds(token)) {
-                let failures = main.failures(i128::from(now));
+                let spelling = spelling
+                    .filter(|_| key.contains("user"))
+                    .or(spelling.map(|_| 0));
+                let mut failures = main.failures(i128::from(now));
+                failures.retain(|entry| spelling.is_none_or(|of| of == entry.spelling));
                 tokens.extend(failures.iter().map(|entry| entry.token));
-                if let Some(main) = self.0.get_mut(key) {
-                    main.past = Past::Nothing;
+                let drops_past = spelling.is_none_or(|of| of == 0 && !main.mixed);
+                if let Some(main) = self.0.get_mut(key).filter(|_| drops_past) {
+                    (main.past, main.mixed) = (Past::Nothing, false);
                 }
             }
         }

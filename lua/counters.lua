@@ -326,6 +326,20 @@ local function is_blocked(key, l)
   return judge(key, l).reset ~= 0
 end
 
+local function is_newest_failure(key, token, spelling)
+  local newest = call('ZREVRANGEBYSCORE', key, now, '(0', 'LIMIT', 0, 1)[1]
+  return newest == token or newest == token .. spelling
+end
+
+-- Adds a counter that is blocked to the reply of a script that wrote a failure.
+local function report_block(reply, position, key, l)
+  if not is_blocked(key, l) then return end
+  local j = judge(key, l)
+  for _, value in ipairs({ position, j.usage, j.limit, j.reset, j.thousandths or j.usage * 1000 }) do
+    reply[#reply + 1] = value
+  end
+end
+
 -- The id that a server takes at each start; nil where INFO is not permitted.
 local function run_id()
   local info = redis.pcall('INFO', 'server')

@@ -7,7 +7,7 @@
 -- ARGV[3]  how long ago it failed, in milliseconds
 -- ARGV[4]  the spelling of the user, see counters.lua; empty: the normal form
 --
--- Reply: in how many counters it was new.
+-- Reply: in how many counters it was new, and the blocks that began, as in settle.lua.
 
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
 local now, recorded = tonumber(ARGV[2]), 0
@@ -19,11 +19,13 @@ local failed = math.max(now - ARGV[3], 1)
 
 -- include counters.lua
 
+local reply = {}
 for i, l in ipairs(limits) do
   local key = KEYS[i]
-  local expires = call('PTTL', key)
+  local expires, was_blocked = call('PTTL', key), is_blocked(key, l)
   if call('ZADD', key, 'NX', failed, ARGV[1] .. suffix(ARGV[4], i)) == 1 then
     recorded = recorded + 1
+    if not was_blocked then report_block(reply, i - 1, key, l) end
     local j = judge(key, l)
     fold(key, j)
     local keeps = lifetime(l, j, refuses(j))
@@ -33,4 +35,4 @@ for i, l in ipairs(limits) do
     end
   end
 end
-return recorded
+return #reply == 0 and recorded or { recorded, unpack(reply) }

@@ -6,7 +6,9 @@
 -- ARGV[3]  to fail: how long ago, in milliseconds; empty: take back
 -- ARGV[4]  the spelling of the user, see counters.lua; empty: the normal form
 --
--- Reply: in how many counters the attempt was in flight (fail), or was at all (take back).
+-- Reply: in how many counters the attempt was in flight (fail), or was at all (take back). If a failure began
+-- blocks, a table: this number and, for each of them, the position of the counter, from 0, and its usage, limit,
+-- reset and rate as in reserve.lua.
 
 -- Locals, since a global is looked up by name at each use.
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
@@ -43,19 +45,28 @@ if not now then
 end
 local failed = is_failure and string.format('%.0f', math.max(now - ago, 1))
 if is_plain and is_failure then
+  -- insert limit
+  local is_sparse = true
   for i = 1, count do
-    -- XX: what was cleaned up meanwhile stays so. LT: what has failed already keeps its time.
-    changed = changed + call('ZADD', KEYS[i], 'XX', 'LT', 'CH', failed, tokens)
+    -- One that holds fewer attempts than its limit is not blocked, whatever fails.
+    is_sparse = is_sparse and call('ZCARD', KEYS[i]) < limit[i]
   end
-  return changed
+  if is_sparse then
+    for i = 1, count do
+      -- XX: what was cleaned up meanwhile stays so. LT: what has failed already keeps its time.
+      changed = changed + call('ZADD', KEYS[i], 'XX', 'LT', 'CH', failed, tokens)
+    end
+    return changed
+  end
 end
 
 -- include counters.lua
 
+local reply = {}
 for i, l in ipairs(limits) do
   local key, did = KEYS[i], nil
   if is_failure then
-    local spelling = suffix(ARGV[4], i)
+    local spelling, was_blocked = suffix(ARGV[4], i), is_blocked(key, l)
     did = call('ZADD', key, 'XX', 'LT', 'CH', failed, tokens)
     if spelling ~= '' then
       -- It may be repeated, and the clock set back since.
@@ -63,6 +74,10 @@ for i, l in ipairs(limits) do
       spell(key, tokens, spelling)
     end
     if did > 0 and (l.algorithm == 'bucket' or l.algorithm == 'counter') then fold(key, judge(key, l)) end
+    -- If the call is repeated because its reply was lost, the block that it began is in force.
+    if did > 0 and not was_blocked or did == 0 and is_newest_failure(key, tokens, spelling) then
+      report_block(reply, i - 1, key, l)
+    end
   else
     local was_blocked = is_blocked(key, l)
     did = remove(key, with_spelling(tokens, suffix(ARGV[4], i)))
@@ -73,4 +88,4 @@ for i, l in ipairs(limits) do
     let_expire(key, l)
   end
 end
-return changed
+return #reply == 0 and changed or { changed, unpack(reply) }

@@ -13,9 +13,14 @@ use std::{
     },
 };
 
+#[cfg(feature = "tracing")]
+use crate::algorithm::State;
 #[cfg(feature = "redis")]
 use crate::store::redis::Outage;
-use crate::{Outcome, extract::ExtractErrorKind, response::Denial, store::StoreError};
+use crate::{
+    Address, Outcome, algorithm::Standing, extract::ExtractErrorKind, response::Denial,
+    store::StoreError,
+};
 
 /// Emits an event of the `tracing` crate, if the feature is enabled.
 macro_rules! event {
@@ -120,6 +125,22 @@ pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
                 );
             }
         }
+    }
+}
+
+/// A failure began a block. Logged by the process that settled the failure, so once for each block.
+pub(crate) fn block_began(rule: &str, address: Address, standing: &Standing) {
+    #[cfg(feature = "tracing")]
+    if let State::Blocked { lifts } = standing.state {
+        event!(
+            warn,
+            rule,
+            %address,
+            usage = standing.usage,
+            limit = standing.limit,
+            %lifts,
+            "login block began"
+        );
     }
 }
 

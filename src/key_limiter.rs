@@ -96,7 +96,7 @@ impl KeyLimiter {
         let slot = self.slot(key.as_ref());
         let cancelled =
             (self.store).settle(&[token], Settlement::Canceled, &[slot], Duration::ZERO);
-        Ok(cancelled.await? > 0)
+        Ok(cancelled.await?.changed > 0)
     }
 
     fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {

@@ -15,9 +15,9 @@ use std::{
 use crate::{
     Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, Reason, Refusal, Report, Rule,
     Token,
-    attempt::{Counted, InFlight, Slots, Tracker, User, refusal_of},
-    normalize,
-    store::{Settlement, Standings, Store, StoreError, StoreFuture},
+    attempt::{Counted, InFlight, Scope, Slots, Tracker, User, applying, refusal_of},
+    events, normalize,
+    store::{Settled, Settlement, Standings, Store, StoreError, StoreFuture},
 };
 
 /// Limits attempts to log in by their outcome.
@@ -320,6 +320,16 @@ impl LoginLimiter {
         let canceled = (self.store()).settle(&[token], canceled, &slots, Duration::ZERO);
         // Dropping the future has a task complete it.
         drop(AttemptFuture::settle(self, canceled.map_ok(drop)));
+    }
+
+    /// Logs the blocks that an attempt of this address began, under all rules that apply.
+    #[inline]
+    pub(crate) fn note_blocks(&self, scope: Scope, address: Address, settled: &Settled) {
+        for (position, standing) in &settled.began {
+            if let Some(rule) = applying(self.policy(), scope).nth(*position) {
+                events::block_began(rule.name(), address, standing);
+            }
+        }
     }
 
     /// Cleans up the counters by user and address of this caller, and removes the failures found there

@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     id: u64,
 }
 
-/// The bits of an entry that hold the time: enough for nine thousand years.
+/// The bits of an entry that hold the time: enough for nine thousand years. All of them set are the end of time.
 const TIME: u64 = (1 << 48) - 1;
 
 /// How the user of a failure was spelled: a hash, or 0 for the normal form, in which the counter's key has
@@ -69,7 +69,10 @@ impl Entry {
 
     #[inline]
     pub(super) const fn at(self) -> Millis {
-        self.bits & TIME
+        match self.bits & TIME {
+            TIME => Millis::MAX,
+            at => at,
+        }
     }
 
     #[inline]
@@ -166,6 +169,12 @@ impl Attempts {
     #[inline]
     pub(super) fn newest(&self) -> Option<Millis> {
         self.last().map(|entry| entry.at())
+    }
+
+    /// Whether this attempt is the last one that has failed by `now`.
+    pub(super) fn is_newest_failure(&self, token: Token, now: Millis) -> bool {
+        let (failures, _) = self.split(now);
+        failures.last().is_some_and(|last| last.id == id(token))
     }
 
     #[inline]

@@ -21,6 +21,15 @@ pub struct Counter {
     attempts: Attempts,
 }
 
+/// What a failure did to a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Whether the attempt was in flight, or new.
+    pub changed: bool,
+    /// How the counter stands, if this failure began a block.
+    pub began: Option<Standing>,
+}
+
 /// What a counter keeps of attempts that are no longer kept one by one. The summary of one algorithm is
 /// ignored by the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +140,6 @@ impl Counter {
 
     /// Turns an attempt in flight into a failure at `at`, which is `now` or earlier, of a user who was spelled
     /// like this. One that has failed by then keeps its time, so a late or repeated report extends nothing.
-    /// Returns whether it was in flight.
     #[inline]
     pub fn fail(
         &mut self,
@@ -140,16 +148,49 @@ impl Counter {
         spelling: Spelling,
         at: Millis,
         now: Millis,
-    ) -> bool {
-        let failed = self.attempts.fail(token, spelling, at);
-        if failed {
+    ) -> Effect {
+        // Below its limit, a window is not blocked, whatever fails.
+        if self.is_sparse(limit) {
+            return Effect {
+                changed: self.attempts.fail(token, spelling, at),
+                began: None,
+            };
+        }
+        self.fail_when_full(limit, token, spelling, at, now)
+    }
+
+    #[cold]
+    fn fail_when_full(
+        &mut self,
+        limit: &Limit,
+        token: Token,
+        spelling: Spelling,
+        at: Millis,
+        now: Millis,
+    ) -> Effect {
+        let was_blocked = self.standing(limit, now).is_blocked();
+        let changed = self.attempts.fail(token, spelling, at);
+        if changed {
             self.fold(limit, now);
         }
-        failed
+        // If the report is repeated because its reply was lost, the block that it began is in force.
+        let is_new = if changed {
+            !was_blocked
+        } else {
+            self.attempts.is_newest_failure(token, now)
+        };
+        Effect {
+            changed,
+            began: self.blocked_standing(limit, now).filter(|_| is_new),
+        }
+    }
+
+    fn blocked_standing(&self, limit: &Limit, now: Millis) -> Option<Standing> {
+        Some(self.standing(limit, now)).filter(Standing::is_blocked)
     }
 
     /// Writes a failure at `at`, whatever the limit: it was decided elsewhere. A token that is present
-    /// changes nothing. Returns whether it was new.
+    /// changes nothing.
     pub fn record(
         &mut self,
         limit: &Limit,
@@ -157,13 +198,17 @@ impl Counter {
         spelling: Spelling,
         at: Millis,
         now: Millis,
-    ) -> bool {
-        let is_new = !self.holds(token);
-        if is_new {
-            self.attempts.insert(at, token, spelling);
-            self.fold(limit, now);
+    ) -> Effect {
+        if self.holds(token) {
+            return Effect::default();
         }
-        is_new
+        let was_blocked = self.standing(limit, now).is_blocked();
+        self.attempts.insert(at, token, spelling);
+        self.fold(limit, now);
+        Effect {
+            changed: true,
+            began: self.blocked_standing(limit, now).filter(|_| !was_blocked),
+        }
     }
 
     /// Aggregates failures that need not be kept one by one. An admission and a failure do so too; call it

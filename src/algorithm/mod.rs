@@ -75,6 +75,11 @@ impl Standing {
         self.thousandths as f64 / 1000.0
     }
 
+    /// Whether the limit is reached.
+    pub const fn is_blocked(&self) -> bool {
+        matches!(self.state, State::Blocked { .. })
+    }
+
     /// Whether the counter refuses an attempt.
     pub const fn refuses(&self) -> bool {
         matches!(self.state, State::Busy | State::Blocked { .. })

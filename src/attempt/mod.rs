@@ -19,7 +19,7 @@ pub use future::AttemptFuture;
 pub(crate) use future::{InFlight, Tracker};
 pub use refusal::{Reason, Refusal};
 pub use report::Report;
-pub(crate) use report::{Scope, refusal_of};
+pub(crate) use report::{Scope, applying, refusal_of};
 pub use token::Token;
 
 /// How an attempt to log in ended.
@@ -206,7 +206,18 @@ impl Attempt {
             Outcome::Failure | Outcome::UnknownUser => Settlement::Failed,
             _ => Settlement::Canceled,
         };
-        (store.settle(&[*token], settlement, &slots, Duration::ZERO)).map_ok(drop)
+        let settled = store.settle(&[*token], settlement, &slots, Duration::ZERO);
+        drop(slots);
+        let (scope, address) = (caller.scope(), caller.address);
+        match settled.at_once() {
+            Ok(settled) => StoreFuture::ready(settled.map(|settled| {
+                limiter.note_blocks(scope, address, &settled);
+            })),
+            Err(settled) => {
+                let limiter = limiter.clone();
+                settled.map_ok(move |settled| limiter.note_blocks(scope, address, &settled))
+            }
+        }
     }
 }
 

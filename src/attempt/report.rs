@@ -98,7 +98,7 @@ impl Report {
 
 /// The rules that are enabled and apply, in the policy's order.
 #[inline]
-fn applying(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Rule> {
+pub(crate) fn applying(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Rule> {
     let rules = policy.rules().iter();
     rules.filter(move |rule| scope.includes(rule))
 }

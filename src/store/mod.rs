@@ -16,7 +16,8 @@
 //! let token = Token::new();
 //! let standings = store.reserve(token, Duration::from_secs(30), &[slot]).await?;
 //! assert!(standings.admitted());
-//! store.settle(&[token], Settlement::Failed, &[slot], Duration::ZERO).await?;
+//! let settled = store.settle(&[token], Settlement::Failed, &[slot], Duration::ZERO).await?;
+//! assert_eq!((settled.changed, settled.began.len()), (1, 0));
 //! assert_eq!(store.check(&[slot]).await?[0].remaining(), 2);
 //! # Ok(()) }
 //! # tokio::runtime::Runtime::new()?.block_on(example())?;
@@ -42,7 +43,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 #[cfg(feature = "redis")]
 use crate::Period;
-use crate::{Address, KnownAddresses, MaybeReady, Token};
+use crate::{Address, KnownAddresses, MaybeReady, Token, algorithm::Standing};
 
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
@@ -91,8 +92,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Returns how each of these counters stands, and writes nothing.
     fn check(&self, slots: &[Slot<'_>]) -> StoreFuture<Standings>;
 
-    /// Applies what became of an attempt to each of these counters, as of `ago` before now. Returns how many
-    /// counters changed, or all of them if the store writes later.
+    /// Applies what became of an attempt to each of these counters, as of `ago` before now.
     ///
     /// A failure has one token; a success may have several that denote one attempt; any number may be
     /// canceled.
@@ -102,7 +102,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         settlement: Settlement,
         slots: &[Slot<'_>],
         ago: Duration,
-    ) -> StoreFuture<usize>;
+    ) -> StoreFuture<Settled>;
 
     /// Remembers an address under this key, as one of the newest that `keep` allows.
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()>;
@@ -141,7 +141,7 @@ macro_rules! delegate_store {
             settlement: Settlement,
             slots: &[Slot<'_>],
             ago: Duration,
-        ) -> StoreFuture<usize> {
+        ) -> StoreFuture<Settled> {
             $inner.settle(tokens, settlement, slots, ago)
         }
 
@@ -193,6 +193,35 @@ impl Settlement {
 
 impl<S: Store + ?Sized> Store for Arc<S> {
     delegate_store!(self => (**self));
+}
+
+/// What settling an attempt did. See [`Store::settle`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settled {
+    /// How many counters changed, or all of them if the store writes later.
+    pub changed: usize,
+    /// The blocks that a failure began: the position of the slot, and how its counter stands. A store reports
+    /// each block once; a failure that is settled again, since its reply was lost, reports its block again.
+    pub began: Vec<(usize, Standing)>,
+}
+
+impl Settled {
+    /// This many counters changed, and no block began.
+    #[must_use]
+    pub const fn changed(changed: usize) -> Self {
+        Self {
+            changed,
+            began: Vec::new(),
+        }
+    }
+
+    /// The same with blocks that began.
+    #[must_use]
+    pub fn with_began(mut self, began: Vec<(usize, Standing)>) -> Self {
+        self.began = began;
+        self
+    }
 }
 
 /// What became of an attempt. See [`Store::settle`].

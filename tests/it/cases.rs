@@ -6,7 +6,7 @@ use redis::Value;
 use tower_login_rate_limit::{
     Limit, LoginLimiter, Outcome, Period, Policy, Reason, ReserveError, Rule, Token,
     clock::Clock,
-    store::{Key, Settlement, Slot, StoreErrorKind},
+    store::{Key, Settled, Settlement, Slot, StoreErrorKind},
 };
 
 use crate::support::{
@@ -299,7 +299,7 @@ async fn a_token_reserved_twice_counts_once() {
                 .settle(&[first], Settlement::Failed, &slots, Duration::ZERO)
                 .await
                 .unwrap(),
-            1
+            Settled::changed(1)
         );
         both.clock.set(both.clock.now() + SECOND);
         assert_eq!(
@@ -307,21 +307,21 @@ async fn a_token_reserved_twice_counts_once() {
                 .settle(&[first], Settlement::Failed, &slots, Duration::ZERO)
                 .await
                 .unwrap(),
-            0
+            Settled::changed(0)
         );
         assert_eq!(
             store
                 .settle(&[second], Settlement::Canceled, &slots, Duration::ZERO)
                 .await
                 .unwrap(),
-            1
+            Settled::changed(1)
         );
         assert_eq!(
             store
                 .settle(&[second], Settlement::Canceled, &slots, Duration::ZERO)
                 .await
                 .unwrap(),
-            0
+            Settled::changed(0)
         );
         assert_eq!(store.check(&slots).await.unwrap()[0].usage, 1, "{name}");
         both.clock.set(START);

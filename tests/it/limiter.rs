@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use tower_login_rate_limit::{
     Address, Caller, KeyLimiter, KnownAddresses, Limit, LoginLimiter, Outcome, Part, Period,
     Policy, Reason, ReserveError, Rule, Token,
-    store::{Key, MemoryStore, Settlement, Slot, Standings, Store, StoreErrorKind, StoreFuture},
+    store::{
+        Key, MemoryStore, Settled, Settlement, Slot, Standings, Store, StoreErrorKind, StoreFuture,
+    },
 };
 
 use crate::support::{BothStores, attempt, fail, ip, refused};
@@ -375,7 +377,7 @@ impl Store for Forgetful {
         settlement: Settlement,
         slots: &[Slot<'_>],
         ago: Duration,
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<Settled> {
         self.0.settle(tokens, settlement, slots, ago)
     }
 

@@ -4,6 +4,7 @@
 mod account;
 mod addresses;
 mod algorithms;
+mod block_began;
 mod blocks;
 mod cases;
 mod contract;

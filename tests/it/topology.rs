@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tower_login_rate_limit::{
     Limit, LoginLimiter, Outcome, Period, Policy, ReserveError,
-    store::{Key, RedisStore, Settlement, Slot, Store, StoreErrorKind},
+    store::{Key, RedisStore, Settled, Settlement, Slot, Store, StoreErrorKind},
 };
 
 use crate::support::{
@@ -334,7 +334,7 @@ async fn canceling_no_attempt_changes_nothing() {
             )
             .await
             .unwrap(),
-        0
+        Settled::default()
     );
 }
 

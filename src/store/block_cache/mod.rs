@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use self::blocks::{Accept, Blocks, Lookup};
 use super::{
-    Key, Remote, Reporters, Restorable, Settlement, Slot, Standings, Store, StoreFuture,
+    Key, Remote, Reporters, Restorable, Settled, Settlement, Slot, Standings, Store, StoreFuture,
     owned::OwnedSlots,
 };
 use crate::{Address, KnownAddresses, Token, algorithm::State, clock::Clock};
@@ -138,7 +138,7 @@ impl<S: Restorable + Clone> Store for BlockCache<S> {
         settlement: Settlement,
         slots: &[Slot<'_>],
         ago: Duration,
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<Settled> {
         let settled = self.inner.settle(tokens, settlement, slots, ago);
         let cleans_up = settlement.mains().is_some();
         if !self.is_enabled() || !(cleans_up || settlement == Settlement::Canceled) {
@@ -153,11 +153,11 @@ impl<S: Restorable + Clone> Store for BlockCache<S> {
         ) {
             blocks.remove_all(&counters);
         }
-        settled.map_ok(move |changed| {
-            if (cleans_up || changed > 0) && blocks.len() > 0 {
+        settled.map_ok(move |settled| {
+            if (cleans_up || settled.changed > 0) && blocks.len() > 0 {
                 blocks.remove_all(&counters);
             }
-            changed
+            settled
         })
     }
 

@@ -31,14 +31,14 @@ use self::{
     replay::Replay,
 };
 use super::{
-    CancelLater, Key, MemoryStore, Remote, Settlement, Slot, Standings, Store, StoreError,
+    CancelLater, Key, MemoryStore, Remote, Settled, Settlement, Slot, Standings, Store, StoreError,
     StoreErrorKind, StoreFuture,
     fingerprint::Fingerprint,
     owned::{OwnedKey, OwnedSlots},
 };
 use crate::{
     Address, KnownAddresses, Token,
-    algorithm::State,
+    algorithm::{Standing, State},
     clock::{Clock, to_millis},
     events,
 };
@@ -245,11 +245,17 @@ impl<S: Remote> Failover<S> {
         }
     }
 
-    /// Keeps the fallback up to date with a settlement.
-    fn follow(&self, tokens: &[Token], settlement: Settlement, slots: &[Slot<'_>], ago: Duration) {
+    /// Keeps the fallback up to date with a settlement. Returns the blocks that began there.
+    fn follow(
+        &self,
+        tokens: &[Token],
+        settlement: Settlement,
+        slots: &[Slot<'_>],
+        ago: Duration,
+    ) -> Vec<(usize, Standing)> {
         let fallback = &self.shared.fallback;
         if self.shared.outage != Outage::Fallback {
-            return;
+            return Vec::new();
         }
         if let Some(mains) = settlement.mains() {
             // The fallback may have missed the attempt, which succeeded all the same.
@@ -259,17 +265,20 @@ impl<S: Remote> Failover<S> {
             };
             let _ = now(fallback.settle(&[], cleaned, slots, ago));
             let _ = now(fallback.settle(tokens, Settlement::Canceled, slots, ago));
-            return;
+            return Vec::new();
         }
-        let settled = now(fallback.settle(tokens, settlement, slots, ago));
+        let settled = now(fallback.settle(tokens, settlement, slots, ago)).unwrap_or_default();
         if settlement != Settlement::Failed {
-            return;
+            return settled.began;
         }
+        let mut began = settled.began;
         // It was admitted when there was no room to follow.
-        if settled.is_ok_and(|counters| counters == 0) && self.may_follow() {
-            let _ = now(fallback.settle(tokens, Settlement::Recorded, slots, ago));
+        if settled.changed == 0 && self.may_follow() {
+            let recorded = now(fallback.settle(tokens, Settlement::Recorded, slots, ago));
+            began = recorded.unwrap_or_default().began;
         }
         self.note_full(slots);
+        began
     }
 
     /// Notes the names of counters that are blocked in the fallback, to forget them when the server reports
@@ -290,22 +299,22 @@ impl<S: Remote> Failover<S> {
         }
     }
 
-    /// Writes to the store, or to the journal if the store fails. Returns how many counters changed;
-    /// `count` if that is not known yet.
-    fn write(
+    /// Writes to the store, or to the journal if the store fails. Returns what that did, or `pending` if it is
+    /// not known yet.
+    fn write<T: Send + 'static>(
         &self,
-        count: usize,
+        pending: T,
         entry: impl FnOnce() -> Entry + Send + 'static,
-        write: impl FnOnce(&S) -> StoreFuture<usize>,
-    ) -> StoreFuture<usize> {
+        write: impl FnOnce(&S) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
         if self.is_open() {
-            return StoreFuture::ready(self.append(entry()).map(|()| count));
+            return StoreFuture::ready(self.append(entry()).map(|()| pending));
         }
         let (store, written) = (self.clone(), write(&self.shared.inner));
         StoreFuture::pending(async move {
             match store.observe(written.await) {
-                Ok(changed) => Ok(changed),
-                Err(_) => store.append(entry()).map(|()| count),
+                Ok(written) => Ok(written),
+                Err(_) => store.append(entry()).map(|()| pending),
             }
         })
     }
@@ -402,12 +411,14 @@ impl<S: Remote> Store for Failover<S> {
         settlement: Settlement,
         slots: &[Slot<'_>],
         ago: Duration,
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<Settled> {
         let shared = &*self.shared;
         if slots.is_empty() {
-            return StoreFuture::ready(Ok(0));
+            return StoreFuture::ready(Ok(Settled::default()));
         }
-        self.follow(tokens, settlement, slots, ago);
+        let began = self.follow(tokens, settlement, slots, ago);
+        // Until the store has written it, the blocks that begin are those of this process.
+        let pending = Settled::changed(slots.len()).with_began(began);
         if let Settlement::Cleared { mains } | Settlement::Forgiven { mains } = settlement {
             let every_spelling = matches!(settlement, Settlement::Cleared { .. });
             shared.journal.forgive(slots, mains, every_spelling);
@@ -443,11 +454,11 @@ impl<S: Remote> Store for Failover<S> {
             }
             self.replay();
             if !is_in_store {
-                return StoreFuture::ready(Ok(slots.len()));
+                return StoreFuture::ready(Ok(pending));
             }
         }
         self.write(
-            slots.len(),
+            pending,
             || entry,
             |inner| inner.settle(&written, settlement, slots, ago),
         )
@@ -463,10 +474,7 @@ impl<S: Remote> Store for Failover<S> {
             address,
             keep,
         };
-        let written = self.write(1, entry, |inner| {
-            inner.remember(key, address, keep).map_ok(|()| 1)
-        });
-        written.map_ok(drop)
+        self.write((), entry, |inner| inner.remember(key, address, keep))
     }
 
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use super::table::{Entry, Room, Table};
 use crate::{
     Address, KnownAddresses, Limit, Token,
-    algorithm::{Counter, Millis, Standing, State},
+    algorithm::{Counter, Millis, Standing, State, counter::Effect},
     clock::to_millis,
-    store::{Key, Slot, Standings},
+    store::{Key, Settled, Slot, Standings},
 };
 
 /// What shares a lock: the counters of some addresses.
@@ -169,18 +169,35 @@ impl Locked<'_> {
         token: Token,
         slots: &[Slot<'_>],
         ago: Millis,
-    ) -> Option<usize> {
+    ) -> Option<Settled> {
         let (now, standings) = (self.now, self.check(slots));
         if !self.take_room(slots, &standings) {
             return None;
         }
-        let recorded = counting(slots, &standings).filter(|(slot, _)| {
+        let mut settled = Settled::default();
+        for (i, slot) in slots.iter().enumerate() {
+            if counts(&standings[i]) {
+                let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
+                let effect = self.write(slot, |counter| {
+                    counter.record(slot.limit, token, spelling, at, now)
+                });
+                note(&mut settled, i, effect);
+            }
+        }
+        Some(settled)
+    }
+
+    /// Turns an attempt into a failure, `ago` before now.
+    #[inline]
+    pub(super) fn fail(&mut self, token: Token, slots: &[Slot<'_>], ago: Millis) -> Settled {
+        let mut settled = Settled::default();
+        self.change(slots, |i, slot, counter, now| {
             let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
-            self.write(slot, |counter| {
-                counter.record(slot.limit, token, spelling, at, now)
-            })
+            let effect = counter.fail(slot.limit, token, spelling, at, now);
+            note(&mut settled, i, effect);
+            effect.changed
         });
-        Some(recorded.count())
+        settled
     }
 
     /// Prepares for this many new counters. What is present afterwards stays until the locks are released.
@@ -230,14 +247,14 @@ impl Locked<'_> {
     pub(super) fn change(
         &mut self,
         slots: &[Slot<'_>],
-        mut change: impl FnMut(&Slot<'_>, &mut Counter, Millis) -> bool,
+        mut change: impl FnMut(usize, &Slot<'_>, &mut Counter, Millis) -> bool,
     ) -> usize {
         let (now, mut changed, mut vacant) = (self.now, 0, 0);
-        for slot in slots {
+        for (i, slot) in slots.iter().enumerate() {
             let counters = &mut self.shards.of_mut(&slot.key).counters;
             if let Some(counter) = counters.get_mut(slot.key.fingerprint.id)
                 && !counter.is_vacant()
-                && change(slot, &mut counter.value, now)
+                && change(i, slot, &mut counter.value, now)
             {
                 changed += 1;
                 set_expiry(counter, slot.limit, now);
@@ -260,7 +277,7 @@ impl Locked<'_> {
     ) -> usize {
         let mains = mains.min(slots.len());
         let mut tokens: SmallVec<[_; 8]> = own.iter().copied().collect();
-        let cleaned = self.change(&slots[..mains], |slot, counter, now| {
+        let cleaned = self.change(&slots[..mains], |_, slot, counter, now| {
             let upto = now.saturating_sub(ago);
             let spelling = (!every_spelling).then(|| slot.spelling_hash());
             counter.clean_up_into(own, spelling, upto, &mut tokens);
@@ -268,7 +285,7 @@ impl Locked<'_> {
         });
         // What left the only main one has left it altogether.
         let others = &slots[usize::from(mains == 1)..];
-        cleaned + self.change(others, |_, counter, _| counter.cancel_all(&tokens) > 0)
+        cleaned + self.change(others, |_, _, counter, _| counter.cancel_all(&tokens) > 0)
     }
 
     /// After a refusal, aggregates what need not be kept one by one, and keeps what is blocked for as long
@@ -304,6 +321,15 @@ impl Locked<'_> {
         let result = write(&mut counter.value);
         set_expiry(counter, slot.limit, now);
         result
+    }
+}
+
+/// Adds what a failure did to the counter at a position.
+#[inline]
+fn note(settled: &mut Settled, position: usize, effect: Effect) {
+    settled.changed += usize::from(effect.changed);
+    if let Some(standing) = effect.began {
+        settled.began.push((position, standing));
     }
 }
 

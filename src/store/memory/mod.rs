@@ -19,7 +19,7 @@ use self::{
     table::Room,
 };
 use super::{
-    Key, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
+    Key, Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
     fingerprint::SHARDS,
 };
 use crate::{
@@ -269,16 +269,14 @@ impl Store for MemoryStore {
         settlement: Settlement,
         slots: &[Slot<'_>],
         ago: Duration,
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<Settled> {
         let ago = to_millis(ago);
-        let settled = match (settlement, tokens) {
-            (Settlement::Failed, _) => self.lock(slots).change(slots, |slot, counter, now| {
-                let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
-                let failed = |token: &&Token| counter.fail(slot.limit, **token, spelling, at, now);
-                tokens.iter().filter(failed).count() > 0
-            }),
+        let changed = match (settlement, tokens) {
+            (Settlement::Failed, [token, ..]) => {
+                return StoreFuture::ready(Ok(self.lock(slots).fail(*token, slots, ago)));
+            }
             (Settlement::Canceled, _) => {
-                (self.lock(slots)).change(slots, |_, counter, _| counter.cancel_all(tokens) > 0)
+                (self.lock(slots)).change(slots, |_, _, counter, _| counter.cancel_all(tokens) > 0)
             }
             (Settlement::Succeeded { mains }, [_, ..]) => {
                 self.lock(slots).clean_up(tokens, slots, mains, ago, false)
@@ -293,9 +291,9 @@ impl Store for MemoryStore {
                 let record = || self.lock(slots).record(*token, slots, ago);
                 return StoreFuture::ready(self.with_room(record));
             }
-            (Settlement::Recorded | Settlement::Succeeded { .. }, []) => 0,
+            (Settlement::Failed | Settlement::Recorded | Settlement::Succeeded { .. }, []) => 0,
         };
-        StoreFuture::ready(Ok(settled))
+        StoreFuture::ready(Ok(Settled::changed(changed)))
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {

@@ -31,8 +31,8 @@ use crate::{
     clock::{Clock, to_millis},
     events,
     store::{
-        CancelLater, Key, Remote, Reporters, Restorable, ServerId, Settlement, Slot, Standings,
-        Store, StoreError, StoreErrorKind, StoreFuture,
+        CancelLater, Key, Remote, Reporters, Restorable, ServerId, Settled, Settlement, Slot,
+        Standings, Store, StoreError, StoreErrorKind, StoreFuture,
     },
 };
 
@@ -276,13 +276,13 @@ impl Store for Backend {
         settlement: Settlement,
         slots: &[Slot<'_>],
         ago: Duration,
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<Settled> {
         let needs_no_token = matches!(
             settlement,
             Settlement::Cleared { .. } | Settlement::Forgiven { .. }
         );
         if slots.is_empty() || (tokens.is_empty() && !needs_no_token) {
-            return StoreFuture::ready(Ok(0));
+            return StoreFuture::ready(Ok(Settled::default()));
         }
         let (backend, counters, ago) = (self.clone(), self.counters(slots), to_millis(ago));
         let tokens = if needs_no_token { &[] } else { tokens };
@@ -292,7 +292,7 @@ impl Store for Backend {
             match settlement.mains() {
                 Some(_) => {
                     let cleaned = backend.clean_up(&tokens, settlement, &counters, ago, deadline);
-                    cleaned.await.map(|()| counters.len())
+                    cleaned.await.map(|()| Settled::changed(counters.len()))
                 }
                 None => {
                     let settled =

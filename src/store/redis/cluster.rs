@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Token,
     algorithm::{Millis, Standing, State},
-    store::{Reporters, Settlement, Standings, StoreError},
+    store::{Reporters, Settled, Settlement, Standings, StoreError},
 };
 
 impl Backend {
@@ -107,7 +107,7 @@ impl Backend {
     }
 
     /// Settles in counters together or, where a cluster divides them, one slot after the other, also if one
-    /// fails. Returns how many counters were changed.
+    /// fails.
     pub(super) async fn settle_by_slot(
         &self,
         tokens: &[Token],
@@ -115,10 +115,11 @@ impl Backend {
         counters: &Counters,
         ago: Millis,
         deadline: Instant,
-    ) -> Result<usize, StoreError> {
-        let send = async |counters: &Counters| -> Result<usize, Failure> {
+    ) -> Result<Settled, StoreError> {
+        let send = async |counters: &Counters| -> Result<Settled, Failure> {
             let call = self.call(counters, tokens, settlement, ago);
-            Ok(reply::count(&self.run(call, deadline).await?)?)
+            let reply = self.run(call, deadline).await?;
+            Ok(reply::settled(&reply, counters.len())?)
         };
         if !self.is_divided(counters) {
             let reply = send(counters).await;
@@ -126,13 +127,20 @@ impl Backend {
                 return reply;
             }
         }
-        let mut changed = Ok(0);
+        let mut settled = Ok(Settled::default());
         for group in counters.by_slot() {
             let reply = send(&group.counters).await;
             let reply = reply.map_err(|failure| failure.error);
-            changed = changed.and_then(|sum| Ok(sum + reply?));
+            settled = settled.and_then(|mut all| {
+                let Settled { changed, began } = reply?;
+                all.changed += changed;
+                let began = began.into_iter();
+                all.began
+                    .extend(began.map(|(i, standing)| (group.positions[i], standing)));
+                Ok(all)
+            });
         }
-        changed
+        settled
     }
 
     /// Cleans up the main counters.

@@ -29,8 +29,8 @@ pub use self::tls::install_crypto_provider;
 pub use self::{builder::RedisStoreBuilder, health::Health};
 pub use super::failover::Outage;
 use super::{
-    Key, Settlement, Slot, Standings, Store, StoreError, StoreFuture, block_cache::BlockCache,
-    delegate_store, failover::Failover,
+    Key, Settled, Settlement, Slot, Standings, Store, StoreError, StoreFuture,
+    block_cache::BlockCache, delegate_store, failover::Failover,
 };
 use crate::{Address, KnownAddresses, Token};
 

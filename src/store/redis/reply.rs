@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     Address, Period, Token,
     algorithm::{Standing, State},
-    store::{ServerId, Standings, StoreError, StoreErrorKind},
+    store::{ServerId, Settled, Standings, StoreError, StoreErrorKind},
 };
 
 /// Reads the reply of `reserve.lua`. `token` is what was reserved, `None` after a check; `window` is the
@@ -163,13 +163,37 @@ pub(super) fn tokens(reply: &Value) -> Result<Vec<Token>, StoreError> {
     .ok_or_else(|| unexpected("cleanup.lua", reply))
 }
 
-/// Reads a number of counters.
-pub(super) fn count(reply: &Value) -> Result<usize, StoreError> {
-    let count = match reply {
-        Value::Int(n) => usize::try_from(*n).ok(),
+/// Reads the reply of a script that settles attempts in this many counters.
+pub(super) fn settled(reply: &Value, counters: usize) -> Result<Settled, StoreError> {
+    let changed = |n: i64| usize::try_from(n).ok().filter(|n| *n <= counters);
+    let settled = match reply {
+        Value::Int(n) => changed(*n).map(Settled::changed),
+        Value::Array(values) => match values.split_first() {
+            Some((Value::Int(n), began)) => changed(*n).zip(blocks(began, counters)),
+            _ => None,
+        }
+        .map(|(changed, began)| Settled::changed(changed).with_began(began)),
         _ => None,
     };
-    count.ok_or_else(|| unexpected("a script that changes counters", reply))
+    settled.ok_or_else(|| unexpected("a script that changes counters", reply))
+}
+
+/// Reads the blocks that a failure began.
+fn blocks(values: &[Value], counters: usize) -> Option<Vec<(usize, Standing)>> {
+    let chunks = values.chunks_exact(VALUES);
+    if values.is_empty() || !chunks.remainder().is_empty() {
+        return None;
+    }
+    let block = |values: &[Value]| {
+        let [Value::Int(position), usage, limit, reset, rate] = values else {
+            return None;
+        };
+        let position = usize::try_from(*position).ok().filter(|i| *i < counters)?;
+        let values = [usage, limit, &Value::Nil, reset, rate].map(Value::clone);
+        let (standing, _) = standing(&values, None)?;
+        standing.is_blocked().then_some((position, standing))
+    };
+    chunks.map(block).collect()
 }
 
 /// Reads a list of addresses.
@@ -391,8 +415,25 @@ mod tests {
         }
         // A check that says that something was reserved.
         assert!(read(counter(1, 5, OURS, 0), false).is_err());
-        assert!(count(&Value::Int(-1)).is_err());
-        assert!(count(&Value::Nil).is_err());
+        assert!(settled(&Value::Int(-1), 2).is_err());
+        assert!(settled(&Value::Int(3), 2).is_err());
+        assert!(settled(&Value::Nil, 2).is_err());
+        let blocked = [1, 1, 5, 5, 1000, 5000].map(Value::Int);
+        assert_eq!(
+            settled(&Value::Array(blocked.to_vec()), 2)
+                .unwrap()
+                .began
+                .len(),
+            1
+        );
+        for (i, wrong) in [(0, -1), (1, 2), (2, -1), (3, 0), (4, 0), (4, -2), (5, -1)] {
+            let mut values = blocked.to_vec();
+            values[i] = Value::Int(wrong);
+            assert!(settled(&Value::Array(values), 2).is_err(), "{i}: {wrong}");
+        }
+        for len in [0, 1, 5] {
+            assert!(settled(&Value::Array(blocked[..len].to_vec()), 2).is_err());
+        }
         assert!(addresses(&Value::Array(vec![Value::BulkString(b"nowhere".to_vec())])).is_err());
         let short = Value::Array(vec![Value::BulkString(vec![7; 15])]);
         assert!(tokens(&short).is_err());

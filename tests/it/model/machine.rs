@@ -98,15 +98,17 @@ impl Machine {
         spelling: usize,
         keys: &[(String, Option<&Limit>)],
         now: u64,
-    ) -> usize {
-        let mut changed = 0;
-        for (key, limit) in keys {
+    ) -> (usize, Vec<usize>) {
+        let (mut changed, mut began) = (0, Vec::new());
+        for (i, (key, limit)) in keys.iter().enumerate() {
             if let (Some(counter), Some(limit)) = (self.0.get_mut(key), limit) {
                 let spelling = spelled(key, spelling);
-                changed += usize::from(counter.fail(limit, token, spelling, now, now));
+                let effect = counter.fail(limit, token, spelling, now, now);
+                changed += usize::from(effect.changed);
+                began.extend(effect.began.map(|_| i));
             }
         }
-        changed
+        (changed, began)
     }
 
     pub fn cleanup(

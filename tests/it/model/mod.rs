@@ -230,14 +230,16 @@ impl Play<'_> {
             .fail(*token.as_bytes(), who.spelling, &asked, now);
         let limits = self.policy.limits(who, false);
         let machine = self.machine.fail(token, who.spelling, &limits, now);
-        prop_assert_eq!(machine, expected, "machine");
+        prop_assert_eq!(&machine, &expected, "machine");
         for (name, store) in self.stores {
             let slots = self.policy.slots(who);
-            let changed = store
+            let settled = store
                 .settle(&[token], Settlement::Failed, &slots, Duration::ZERO)
                 .await
                 .expect("settled");
-            self.agree_on_count(name, changed, expected)?;
+            self.agree_on_count(name, settled.changed, expected.0)?;
+            let began: Vec<_> = settled.began.iter().map(|(i, _)| *i).collect();
+            prop_assert_eq!(&began, &expected.1, "{}: blocks that begin", name);
         }
         Ok(())
     }
@@ -255,7 +257,7 @@ impl Play<'_> {
                 .settle(&[token], Settlement::Canceled, &slots, Duration::ZERO)
                 .await
                 .expect("cancelled");
-            self.agree_on_count(name, changed, expected)?;
+            self.agree_on_count(name, changed.changed, expected)?;
         }
         Ok(())
     }

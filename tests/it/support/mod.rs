@@ -23,7 +23,7 @@ use tower_login_rate_limit::{
     clock::ManualClock,
     extract::PeerAddressExtension,
     store::{
-        MemoryStore, RedisStore, Settlement, Slot, Store, StoreError,
+        MemoryStore, RedisStore, Settled, Settlement, Slot, Store, StoreError,
         redis::{Outage, RedisStoreBuilder},
     },
 };
@@ -165,7 +165,7 @@ pub async fn clean_up(
     tokens: &[Token],
     mains: &[Slot<'_>],
     others: &[Slot<'_>],
-) -> Result<usize, StoreError> {
+) -> Result<Settled, StoreError> {
     let mains_len = mains.len();
     let settlement = match tokens {
         [] => Settlement::Cleared { mains: mains_len },

@@ -461,16 +461,31 @@ impl Oracle {
         }
     }
 
-    /// In how many counters it became a failure. Where there is a user, it gets this spelling, unless it has
-    /// another one.
-    pub fn fail(&mut self, token: Token, spelling: usize, asked: &[Asked], now: u64) -> usize {
-        let mut changed = 0;
-        for asked in asked {
+    /// In how many counters it became a failure, and in which, by position, a block began with it. Where there is
+    /// a user, it gets this spelling, unless it has another one.
+    ///
+    /// A block begins with a failure before which there was none. If it is said again, the failure is still the
+    /// newest while its block is in force.
+    pub fn fail(
+        &mut self,
+        token: Token,
+        spelling: usize,
+        asked: &[Asked],
+        now: u64,
+    ) -> (usize, Vec<usize>) {
+        let (mut changed, mut began) = (0, Vec::new());
+        for (i, asked) in asked.iter().enumerate() {
+            let is_blocked = |counter: &Counter| {
+                let (answer, _) = counter.judge(&asked.numbers, now.into());
+                matches!(answer.verdict, Verdict::Blocked(_))
+            };
+            let was_blocked = is_blocked(&self.counter(&asked.key));
             let counter = self.0.get_mut(&asked.key);
             let mut entries = counter.into_iter().flat_map(|counter| &mut counter.entries);
             let Some(entry) = entries.find(|entry| entry.token == token) else {
                 continue;
             };
+            let was_in_flight = entry.at > now.into();
             if entry.spelling == 0 && asked.key.contains("user") {
                 entry.spelling = spelling;
             }
@@ -482,8 +497,17 @@ impl Oracle {
                     self.0.insert(asked.key.clone(), folded);
                 }
             }
+            let counter = self.counter(&asked.key);
+            let newest = counter.failures(now.into()).last().map(|entry| entry.token);
+            let is_new = match was_in_flight {
+                true => !was_blocked,
+                false => newest == Some(token),
+            };
+            if is_new && is_blocked(&counter) {
+                began.push(i);
+            }
         }
-        changed
+        (changed, began)
     }
 
     /// Out of how many counters it was taken.

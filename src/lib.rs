@@ -62,12 +62,15 @@
 //! | `tls` | the same over TLS, by rustls; brings `redis` with it |
 //! | `axum` | `LoginAttempt` as an extractor, and the peer's address from axum's `ConnectInfo` |
 //! | `tonic` | the peer's address from tonic, and refusals as `tonic::Status` |
-//! | `serde` | policies from and to JSON, TOML and the like |
+//! | `access` | the module `access`: allow and deny lists ahead of the limits |
+//! | `serde` | policies and access rules from and to JSON, TOML and the like |
 //! | `tracing` | events of the `tracing` crate; users are never named |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "access")]
+pub mod access;
 pub mod algorithm;
 pub mod clock;
 pub mod extract;

@@ -8,7 +8,7 @@ use unicode_normalization::UnicodeNormalization;
 const MAX_LEN: usize = 320;
 /// The longest text that is normalized, in bytes: each character of a normal form may have been typed as one
 /// of up to four bytes.
-const MAX_INPUT_LEN: usize = 4 * MAX_LEN;
+pub(crate) const MAX_INPUT_LEN: usize = 4 * MAX_LEN;
 
 /// Trims, applies Unicode NFKC, folds case and removes invisible characters such as a zero-width space, so
 /// that `User`, ` user ` and `ＵＳＥＲ` are one user.
@@ -83,7 +83,7 @@ fn fits(text: String) -> Option<String> {
 }
 
 /// Unicode's `Default_Ignorable_Code_Point`.
-const fn is_ignorable(c: char) -> bool {
+pub(crate) const fn is_ignorable(c: char) -> bool {
     matches!(
         c as u32,
         0xad | 0x34f

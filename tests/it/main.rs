@@ -1,6 +1,7 @@
 //! Everything below HTTP, with real Redis servers that the tests start themselves.
 #![allow(unreachable_pub)] // nothing of a test is reached from outside
 
+mod access;
 mod account;
 mod addresses;
 mod algorithms;

@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release` measures everything; names of sections after it choose some.
 
+mod access;
 mod attack;
 mod cost;
 mod counts;
@@ -38,7 +39,7 @@ static ALLOCATOR: System = System;
 type Section = (&'static str, fn(&mut Report));
 
 fn main() {
-    let sections: [Section; 8] = [
+    let sections: [Section; 9] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
@@ -47,6 +48,7 @@ fn main() {
         ("cost", cost::measure),
         ("scripts", scripts::measure),
         ("growth", growth::measure),
+        ("access", access::measure),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments

@@ -2,7 +2,8 @@
 //!
 //! A rule that *denies* refuses a request, a rule that *allows* passes it to the handler; neither counts it. A
 //! request that no rule matches is up to the limits. An [`AccessRules`] set is immutable data: it has no clock
-//! and does no I/O, and a look-up takes no lock. Its cost does not depend on the number of networks.
+//! and does no I/O, and a look-up takes no lock. The steps of a look-up are bounded by the length of an address,
+//! however many networks there are.
 //!
 //! ```
 //! use tower_login_rate_limit::access::{AccessQuery, AccessRule, AccessRules, Action, Field};

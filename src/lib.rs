@@ -103,8 +103,8 @@ pub use limiter::{LoginLimiter, ReserveError};
 pub use maybe_ready::MaybeReady;
 pub use normalize::normalize;
 pub use policy::{
-    BackoffBuilder, KnownAddresses, LimitBuilder, ParsePeriodError, Part, Period, Policy,
-    PolicyError, Rule,
+    BackoffBuilder, Finding, KnownAddresses, LimitBuilder, ParsePeriodError, Part, Period, Policy,
+    PolicyError, Rule, Standard,
 };
 
 /// For the model test and the plots of this repository. Not part of the API: it may change in any release.

@@ -7,6 +7,7 @@ mod period;
 mod rule;
 #[cfg(feature = "serde")]
 mod serde;
+mod standard;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub use limit::{BackoffBuilder, LimitBuilder};
 pub use period::{ParsePeriodError, Period};
 pub use rule::{Part, Rule};
 pub(crate) use rule::{Subject, check_name};
+pub use standard::{Finding, Standard};
 
 const DAY: Millis = 24 * 60 * 60 * 1000;
 
@@ -113,7 +115,8 @@ impl Policy {
     }
 
     /// The default policy, and a limit of 100 failures of an account within 24 hours over all addresses: it
-    /// stops a botnet of any size. (NIST SP 800-63B has the number, for consecutive failures.)
+    /// stops a botnet of any size. Conforms to [`Standard::Owasp`]. It does not to [`Standard::Nist`], which
+    /// has no window and no exemption: that is [`Policy::nist`].
     ///
     /// The owner is not locked out: addresses that the user has logged in from since the rule is enabled,
     /// the newest 10 within 90 days, are exempt from that limit. From a new address the owner can be

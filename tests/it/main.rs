@@ -32,6 +32,7 @@ mod server;
 mod shutdown;
 mod soak;
 mod spelling;
+mod standards;
 mod support;
 mod tls;
 mod topology;

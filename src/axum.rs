@@ -9,14 +9,14 @@ use http::{StatusCode, request::Parts};
 
 use crate::{
     LoginAttempt, ReserveError, events,
-    response::{Denial, MISCONFIGURED, ProblemJson, Respond},
+    response::{Denial, MISCONFIGURED, ProblemJson, Respond, Unrendered},
 };
 
 impl<S: Send + Sync> FromRequestParts<S> for LoginAttempt {
     type Rejection = MissingLayer;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, MissingLayer> {
-        parts.extensions.get().cloned().ok_or(MissingLayer)
+        attempt(parts).ok_or(MissingLayer)
     }
 }
 
@@ -28,8 +28,15 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
         parts: &mut Parts,
         _: &S,
     ) -> Result<Option<Self>, std::convert::Infallible> {
-        Ok(parts.extensions.get().cloned())
+        Ok(attempt(parts))
     }
+}
+
+/// The attempt of a request. It keeps the request's head, since the handler may return a denial.
+fn attempt(parts: &Parts) -> Option<LoginAttempt> {
+    let attempt: LoginAttempt = parts.extensions.get().cloned()?;
+    attempt.keep_head(parts);
+    Some(attempt)
 }
 
 /// The rejection of a handler that takes a [`LoginAttempt`] on a route without the layer. Its text is for the
@@ -56,17 +63,20 @@ impl IntoResponse for MissingLayer {
     }
 }
 
+/// Rendered by the responder of the layer around the handler, if the handler takes a [`LoginAttempt`]; else with
+/// [`ProblemJson`].
 impl IntoResponse for Denial {
     fn into_response(self) -> Response {
         let (parts, ()) = http::Request::new(()).into_parts();
         let mut response = ProblemJson.respond(&self, &parts).map(Body::from);
         response.extensions_mut().insert(self);
+        response.extensions_mut().insert(Unrendered);
         response
     }
 }
 
 /// For handlers that [identify](LoginAttempt::identify) the user: `attempt.identify(&user).await?`
-/// responds with [`ProblemJson`]. For another response, match on the error.
+/// responds as the layer does, by its own responder.
 impl IntoResponse for ReserveError {
     fn into_response(self) -> Response {
         Denial::from(self).into_response()

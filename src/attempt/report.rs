@@ -1,11 +1,11 @@
 //! How the rules stand.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::{Counted, Refusal};
 use crate::{
-    LoginLimiter, Policy, Rule,
-    algorithm::{Standing, State},
+    Limit, LoginLimiter, Period, Policy, Rule,
+    algorithm::{Algorithm, Standing, State},
     store::Standings,
 };
 
@@ -72,6 +72,23 @@ impl Report {
         refusal_of(self.limiter.policy(), self.scope, &self.standings)
     }
 
+    /// How long attempts are refused if the one that this is the report of fails; `None` if the next one is
+    /// still admitted. Attempts in flight count as if they failed too.
+    ///
+    /// Exact for a window with one length of block and for a back-off without jitter. It is a lower bound for
+    /// what a report does not contain: blocks that grow (the first length), jitter (the shortest wait), and
+    /// limits without a block (zero; one token of a bucket).
+    pub fn block_if_failed(&self) -> Option<Period> {
+        let counting = |standing: &Standing| standing.state != State::Exempt;
+        let full =
+            (self.iter()).filter(|(_, standing)| counting(standing) && standing.remaining() == 0);
+        full.map(|(rule, standing)| match standing.state {
+            State::Blocked { lifts } => lifts,
+            _ => block_after(rule.limit(), standing),
+        })
+        .max()
+    }
+
     /// The same report with these standings for the rules by user.
     pub(super) fn with_user_rules(&self, by_user: &Standings) -> Self {
         let policy = self.limiter.policy();
@@ -93,6 +110,37 @@ impl Report {
             scope,
             standings: standings.collect(),
         }
+    }
+}
+
+/// The block that a failure brings with which the limit is reached, at least.
+fn block_after(limit: &Limit, standing: Standing) -> Period {
+    if let Some(block) = limit.block() {
+        return block;
+    }
+    match limit.algorithm() {
+        Algorithm::Backoff => {
+            let nth = (standing.usage as usize).clamp(1, limit.waits().len().max(1));
+            let wait = limit.waits().nth(nth - 1).unwrap_or_default();
+            let millis = (wait - wait * limit.jitter() / 100).as_millis();
+            Period::of_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+        }
+        Algorithm::TokenBucket => {
+            let excess = standing
+                .thousandths
+                .saturating_sub(u64::from(standing.limit.saturating_sub(1)) * 1000);
+            let window = limit.window().as_duration().unwrap_or_default();
+            let token = window.as_millis() / u128::from(standing.limit.max(1));
+            let millis = token * u128::from(excess) / 1000;
+            Period::of_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+        }
+        Algorithm::SlidingWindow
+            if limit.max_attempts() == 1 || limit.window() == Period::Forever =>
+        {
+            limit.window()
+        }
+        // Lifts when older failures are forgotten, which is now at the earliest.
+        Algorithm::SlidingWindow | Algorithm::SlidingCounter => Period::Of(Duration::ZERO),
     }
 }
 

@@ -18,6 +18,8 @@ use super::{
     guard::{Finished, Guard, Settling},
 };
 use crate::events;
+#[cfg(feature = "axum")]
+use crate::response::Replacement;
 
 pin_project! {
     /// The future of a [`LoginRateLimit`](crate::LoginRateLimit)'s response.
@@ -175,7 +177,27 @@ where
 
 #[inline]
 fn wrap<R, E>(response: Result<Response<R>, E>) -> Result<Response<ResponseBody<R>>, E> {
-    response.map(|response| response.map(ResponseBody::inner))
+    response.map(|response| {
+        #[cfg(feature = "axum")]
+        let response = match replaced(response) {
+            Ok(replacement) => return replacement,
+            Err(response) => response,
+        };
+        response.map(ResponseBody::inner)
+    })
+}
+
+/// What the layer sends in place of a denial that the handler returned; else the response as it was.
+#[cfg(feature = "axum")]
+#[inline]
+fn replaced<R>(mut response: Response<R>) -> Result<Response<ResponseBody<R>>, Response<R>> {
+    let Some(replacement) = response.extensions_mut().remove::<Replacement>() else {
+        return Err(response);
+    };
+    let mut replacement = replacement.0;
+    let own = std::mem::take(response.extensions_mut());
+    replacement.extensions_mut().extend(own);
+    Ok(replacement.map(ResponseBody::denial))
 }
 
 impl<S, M, B> fmt::Debug for ResponseFuture<S, M, B>

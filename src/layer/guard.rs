@@ -79,6 +79,8 @@ impl Guard {
                 let (mut parts, body) = response.into_parts();
                 let outcome = self.outcome(&parts);
                 self.annotate(outcome.unwrap_or(Outcome::Failure), &mut parts);
+                #[cfg(feature = "axum")]
+                self.attempt.render_denial(&mut parts);
                 let response = Ok(Response::from_parts(parts, body));
                 let Some(outcome) = outcome else {
                     return (Finished::AwaitsTrailers, response);

@@ -9,7 +9,9 @@ use std::{
 };
 
 use super::{Config, UserSource};
-use crate::{Attempt, Outcome, Report, ReserveError, events, response::Denial, store::StoreFuture};
+use crate::{
+    Attempt, Outcome, Period, Report, ReserveError, events, response::Denial, store::StoreFuture,
+};
 
 /// The attempt that a request stands for: found in the request's extensions, and an extractor in axum
 /// (feature `axum`).
@@ -46,6 +48,10 @@ struct Shared {
     is_checking: AtomicBool,
     /// The attempt of a layer further out, which receives the same outcomes.
     outer: OnceLock<LoginAttempt>,
+    /// The head of the request, to render what the handler returns. Dropped when the attempt is settled:
+    /// extensions of the app may hold this attempt.
+    #[cfg(feature = "axum")]
+    head: Mutex<Option<Box<http::request::Parts>>>,
 }
 
 #[allow(clippy::large_enum_variant)] // nearly every attempt is of the large variant
@@ -66,6 +72,8 @@ impl LoginAttempt {
                 outcome: OnceLock::new(),
                 is_checking: AtomicBool::new(false),
                 outer: OnceLock::new(),
+                #[cfg(feature = "axum")]
+                head: Mutex::new(None),
             }),
         }
     }
@@ -214,6 +222,57 @@ impl LoginAttempt {
         }
     }
 
+    /// How long the next attempt is refused if this one fails; `None` if it is not. For a page that answers a
+    /// wrong password with "blocked for 24 hours". Asks no store.
+    ///
+    /// A lower bound, [`Report::block_if_failed`] has the details. If the attempt was refused when its user was
+    /// identified, this is how long that lasts.
+    pub fn block_if_failed(&self) -> Option<Period> {
+        match &*self.lock() {
+            State::Reserved(attempt) => match attempt.withdrawn() {
+                Some(refusal) => Some(refusal.lifts()),
+                None => attempt.report().block_if_failed(),
+            },
+            State::Shadowed(_) | State::Settled => None,
+        }
+    }
+
+    /// Keeps the head of the request, to render what the handler returns.
+    #[cfg(feature = "axum")]
+    pub(crate) fn keep_head(&self, head: &http::request::Parts) {
+        // Locked in this order where the attempt is settled.
+        let state = self.lock();
+        let mut kept = self.head();
+        if kept.is_none() && !matches!(&*state, State::Settled) {
+            let mut head = Box::new(head.clone());
+            head.extensions.remove::<Self>();
+            *kept = Some(head);
+        }
+    }
+
+    #[cfg(feature = "axum")]
+    fn head(&self) -> MutexGuard<'_, Option<Box<http::request::Parts>>> {
+        let head = self.shared.head.lock();
+        head.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// If the handler returned a denial, has the layer's responder render it in place of the response.
+    #[cfg(feature = "axum")]
+    pub(super) fn render_denial(&self, response: &mut http::response::Parts) {
+        use crate::response::{Replacement, Unrendered};
+
+        let head = self.head().take();
+        if let Some(denial) = response.extensions.get::<Denial>()
+            && response.extensions.get::<Unrendered>().is_some()
+            && let Some(head) = head
+        {
+            let rendered = self.config().responder.respond(denial, &head);
+            let replacement = Replacement::new(rendered, &response.headers);
+            response.extensions.remove::<Unrendered>();
+            response.extensions.insert(replacement);
+        }
+    }
+
     /// Whether the attempt was refused when its user was identified.
     pub(super) fn is_withdrawn(&self) -> bool {
         matches!(&*self.lock(), State::Reserved(attempt) if attempt.is_withdrawn())
@@ -278,6 +337,8 @@ impl LoginAttempt {
             State::Shadowed(_) | State::Settled => StoreFuture::ready(Ok(())),
         };
         *state = State::Settled;
+        #[cfg(feature = "axum")]
+        drop(self.head().take());
         written
     }
 

@@ -27,7 +27,7 @@ use crate::{
         ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress,
         value::{self, plain_path},
     },
-    response::{ByContentType, Respond},
+    response::{ByAccept, Respond},
 };
 
 pub use body::{HeadOnly, ReplayedBody, ResponseBody, WithBody};
@@ -79,8 +79,8 @@ pub use service::LoginRateLimit;
 /// - counts [everything but a server error](crate::classify::FailureByDefault) as a failure if the handler
 ///   records no outcome; not the view of a page, by `GET`, `HEAD` or `OPTIONS`, without a user and with
 ///   another response than 401 or 403,
-/// - refuses with [`application/problem+json`](crate::response::ProblemJson), or with a gRPC status if the
-///   client speaks gRPC.
+/// - refuses [by what the client accepts](ByAccept): with a page for browsers that navigate, with a gRPC status
+///   if the client speaks gRPC, and else with `application/problem+json`.
 ///
 /// # Which requests it counts
 ///
@@ -234,7 +234,7 @@ impl LoginRateLimitLayer {
                     nested: Once::new(),
                     samples: events::Samples::default(),
                 }),
-                responder: Arc::new(ByContentType),
+                responder: Arc::new(ByAccept::new()),
                 filter: None,
                 shadow: false,
                 rate_limit_fields: false,
@@ -371,7 +371,7 @@ impl<M> LoginRateLimitLayer<M> {
         self.with(|config| config.classifier = (!is_default).then_some(classifier))
     }
 
-    /// Sets how denials are rendered. The default is [`ByContentType`].
+    /// Sets how denials are rendered. The default is [`ByAccept`].
     #[must_use]
     pub fn with_responder(self, responder: impl Respond) -> Self {
         self.with(|config| config.responder = Arc::new(responder))

@@ -3,9 +3,8 @@
 use std::{error::Error, fmt};
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode, Version, request::Parts};
+use http::{Response, StatusCode, request::Parts};
 
-use super::{GrpcStatus, ProblemJson};
 use crate::{
     Refusal, ReserveError,
     extract::{ExtractError, ExtractErrorKind},
@@ -161,33 +160,4 @@ where
     fn respond(&self, denial: &Denial, request: &Parts) -> Response<Bytes> {
         self(denial, request)
     }
-}
-
-/// The default: [`GrpcStatus`] for gRPC clients, recognized by the request's content type over HTTP/2, and
-/// [`ProblemJson`] for all others.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ByContentType;
-
-impl Respond for ByContentType {
-    fn respond(&self, denial: &Denial, request: &Parts) -> Response<Bytes> {
-        if is_grpc(request) {
-            GrpcStatus.respond(denial, request)
-        } else {
-            ProblemJson.respond(denial, request)
-        }
-    }
-}
-
-/// Whether the client speaks gRPC. To any other, a response with status 200 would look like a success.
-fn is_grpc(request: &Parts) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
-    let content_type = request.headers.get(http::header::CONTENT_TYPE);
-    let Some((kind, rest)) = content_type.and_then(|t| t.as_bytes().split_at_checked(GRPC.len()))
-    else {
-        return false;
-    };
-    kind.eq_ignore_ascii_case(GRPC)
-        && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
-        && request.method == Method::POST
-        && request.version == Version::HTTP_2
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::LazyLock};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, VARY},
     request::Parts,
 };
 
@@ -41,23 +41,45 @@ static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
     headers
 });
 
+/// The same for a response that was chosen by what the client accepts.
+static NEGOTIATED: LazyLock<HeaderMap> = LazyLock::new(|| {
+    let mut headers = HeaderMap::with_capacity(6);
+    headers.extend(HEADERS.clone());
+    vary_by_accept(&mut headers);
+    headers
+});
+
 impl Respond for ProblemJson {
     fn respond(&self, denial: &Denial, _: &Parts) -> Response<Bytes> {
-        let seconds = denial.retry_after();
-        let (body, retry_after) = match denial {
-            Denial::Refused(refusal) => refused(refusal, seconds),
-            _ => (problem(denial), seconds.map(HeaderValue::from)),
-        };
-        let mut response = Response::new(body);
-        *response.status_mut() = denial.status();
-        let headers = response.headers_mut();
-        headers.clone_from(&HEADERS);
-        match retry_after {
-            Some(seconds) => headers.insert(RETRY_AFTER, seconds),
-            None => headers.remove(RETRY_AFTER),
-        };
-        response
+        render(denial, &HEADERS)
     }
+}
+
+/// As [`ProblemJson`], chosen by what the client accepts.
+pub(super) fn negotiated(denial: &Denial) -> Response<Bytes> {
+    render(denial, &NEGOTIATED)
+}
+
+/// Adds that the response depends on what the client accepts.
+pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
+    headers.append(VARY, HeaderValue::from_name(ACCEPT));
+}
+
+fn render(denial: &Denial, constant: &HeaderMap) -> Response<Bytes> {
+    let seconds = denial.retry_after();
+    let (body, retry_after) = match denial {
+        Denial::Refused(refusal) => refused(refusal, seconds),
+        _ => (problem(denial), seconds.map(HeaderValue::from)),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = denial.status();
+    let headers = response.headers_mut();
+    headers.clone_from(constant);
+    match retry_after {
+        Some(seconds) => headers.insert(RETRY_AFTER, seconds),
+        None => headers.remove(RETRY_AFTER),
+    };
+    response
 }
 
 fn problem(denial: &Denial) -> Bytes {

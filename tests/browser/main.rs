@@ -17,6 +17,38 @@ use std::time::Duration;
 use example::Example;
 use webdriver::Browser;
 
+/// Its own policy lets the browser apply its style, and a form without scripts leads to it.
+#[tokio::test]
+#[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
+async fn a_person_who_is_refused_sees_a_page_with_style() {
+    let example = Example::start("form", &[]);
+    let browser = Browser::start().await;
+    browser.open(&example.url).await;
+    for left in (1..5).rev() {
+        browser.log_in("user@example.com", "guess").await;
+        browser.reads(&format!("Attempts left: {left}.")).await;
+    }
+    browser.log_in("user@example.com", "guess").await;
+    browser.reads("blocked for 1 day").await;
+    // By another name of the same account, so that the handler refuses and not the layer.
+    for email in ["user@example.com", "user+other@example.com"] {
+        browser.open(&example.url).await;
+        browser.log_in(email, "correct-horse").await;
+        let page = browser.page().await;
+        assert!(
+            page.contains("Too many failed attempts") && page.contains("in 1 day."),
+            "{page}"
+        );
+        let radius =
+            browser.run("return getComputedStyle(document.querySelector('main')).borderRadius");
+        assert_eq!(radius.await, "16px");
+        let language = browser.run("return document.documentElement.lang").await;
+        assert_eq!(language, "en");
+    }
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(directory.join("page.png"), browser.screenshot().await).unwrap();
+}
+
 #[tokio::test]
 #[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
 async fn a_person_sees_what_is_left_and_how_long_it_takes() {

@@ -106,6 +106,24 @@ impl Browser {
             .await;
     }
 
+    pub async fn log_in(&self, email: &str, password: &str) {
+        self.type_into("email", email).await;
+        self.type_into("password", password).await;
+        self.click("submit").await;
+    }
+
+    /// The result of a script.
+    pub async fn run(&self, script: &str) -> Value {
+        let script = json!({"script": script, "args": []});
+        self.command("execute/sync", script).await
+    }
+
+    /// What a person reads on the page.
+    pub async fn page(&self) -> String {
+        let text = self.run("return document.body.innerText").await;
+        text.as_str().unwrap_or_default().to_owned()
+    }
+
     pub async fn text(&self, id: &str) -> String {
         self.ask(id, "text")
             .await

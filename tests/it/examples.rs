@@ -72,6 +72,43 @@ async fn the_axum_example_believes_the_proxies_that_it_is_told_to() {
 }
 
 #[tokio::test]
+async fn the_form_example_refuses_with_a_page() {
+    let example = Example::start("form", &[]);
+    let post = async |email: &str, password: &str| {
+        let form = format!("email={email}&password={password}");
+        let request = client()
+            .post(&example.url)
+            .header("accept", "text/html,*/*;q=0.8")
+            .header("content-type", "application/x-www-form-urlencoded");
+        let response = request.body(form).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    assert_eq!(post("user@example.com", "correct-horse").await.0, 200);
+    for _ in 0..4 {
+        assert!(
+            post("user@example.com", "guess")
+                .await
+                .1
+                .contains("Attempts left")
+        );
+    }
+    let (status, last) = post("user@example.com", "guess").await;
+    assert!(
+        status == 401 && last.contains("blocked for 1 day"),
+        "{last}"
+    );
+    let (status, by_layer) = post("user@example.com", "correct-horse").await;
+    assert!(
+        status == 429 && by_layer.contains("<h1>Too many"),
+        "{by_layer}"
+    );
+    assert_eq!(
+        post("user%2Bx@example.com", "correct-horse").await,
+        (429, by_layer)
+    );
+}
+
+#[tokio::test]
 async fn the_hyper_example_guards_basic_authentication() {
     let example = Example::start("hyper", &[]);
     let get = async |password: Option<&str>, http2: bool| {

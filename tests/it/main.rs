@@ -19,6 +19,7 @@ mod log;
 mod memory;
 mod model;
 mod outage;
+mod pages;
 mod parallel;
 mod plots;
 mod policy;

@@ -16,12 +16,16 @@ use crate::{Reason, Refusal};
 ///
 /// ```json
 /// {
-///   "type": "about:blank", "status": 429, "title": "Too Many Requests",
+///   "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+///   "status": 429, "title": "Too Many Requests", "violated-policies": ["address"],
 ///   "detail": "too many failed attempts, try again in 6 days 23 hours",
 ///   "reason": "blocked", "rule": "address", "usage": 25, "rate": 25.0, "limit": 25, "remaining": 0,
 ///   "retry_after": 601200, "lifts": "in 6 days 23 hours"
 /// }
 /// ```
+///
+/// `type` and `violated-policies` are those of draft-ietf-httpapi-ratelimit-headers-10; of several rules that
+/// refuse, the one that lasts longest is named. All denials that are not refusals are of type `about:blank`.
 ///
 /// `reason` is `blocked` or `busy`. `rate` is `usage` with its fraction, under an algorithm that has one.
 /// `retry_after` is in seconds; for a block that never lifts it is `null`, and `lifts` is `forever`.
@@ -105,8 +109,10 @@ fn problem(denial: &Denial) -> Bytes {
 /// Written by hand, because this is what attackers cost. Nothing in it has to be escaped: the names of
 /// rules have letters, digits and `-_.` only.
 fn refused(refusal: &Refusal, retry_after: Option<u64>) -> (Bytes, Option<HeaderValue>) {
-    const TITLE: &str =
-        r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":""#;
+    const TITLE: &str = concat!(
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+        r#""title":"Too Many Requests","status":429,"detail":""#,
+    );
     debug_assert_eq!(
         StatusCode::TOO_MANY_REQUESTS.canonical_reason(),
         Some("Too Many Requests")
@@ -121,7 +127,9 @@ fn refused(refusal: &Refusal, retry_after: Option<u64>) -> (Bytes, Option<Header
         .words(|body| refusal.write_detail(body))
         .text(reason)
         .text(refusal.rule())
-        .text(r#"","usage":"#)
+        .text(r#"","violated-policies":[""#)
+        .text(refusal.rule())
+        .text(r#""],"usage":"#)
         .number(refusal.usage().into())
         .text(r#","rate":"#)
         .number(thousandths / 1000)
@@ -153,14 +161,14 @@ fn refused(refusal: &Refusal, retry_after: Option<u64>) -> (Bytes, Option<Header
 /// A buffer that holds the longest refusal. Formatting with the standard library would take four times as
 /// long.
 struct Buffer {
-    bytes: [u8; 384],
+    bytes: [u8; 512],
     len: usize,
 }
 
 impl Buffer {
     const fn new() -> Self {
         Self {
-            bytes: [0; 384],
+            bytes: [0; 512],
             len: 0,
         }
     }
@@ -239,7 +247,8 @@ mod tests {
                 _ => "blocked",
             };
             let expected = json!({
-                "type": "about:blank", "title": "Too Many Requests", "status": 429,
+                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "title": "Too Many Requests", "status": 429, "violated-policies": ["user-address"],
                 "detail": refusal.to_string(), "reason": reason, "rule": "user-address", "usage": 5,
                 "rate": refusal.rate(), "limit": 5, "remaining": 0,
                 "lifts": refusal.lifts_in_words(), "retry_after": retry_after,

@@ -23,6 +23,7 @@ mod pages;
 mod parallel;
 mod plots;
 mod policy;
+mod rate_limit_fields;
 mod redis_commands;
 mod redis_memory;
 mod replies;

@@ -243,6 +243,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayedBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.join();
         if !self.read.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
         }
@@ -260,12 +261,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayedBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        let kept = !self.read.is_empty() || self.trailers.is_some() || self.error.is_some();
+        let kept = self.read_len() > 0 || self.trailers.is_some() || self.error.is_some();
         !kept && (self.ended || self.rest.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.read.len() as u64;
+        let read = self.read_len();
         if self.ended {
             return SizeHint::with_exact(read);
         }
@@ -279,10 +280,17 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayedBody<B> {
     }
 }
 
+impl<B: Body> ReplayedBody<B> {
+    /// The number of bytes that were read and not replayed.
+    fn read_len(&self) -> u64 {
+        self.joined.len().max(self.read.len()) as u64
+    }
+}
+
 impl<B: Body> fmt::Debug for ReplayedBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayedBody")
-            .field("read", &self.read.len())
+            .field("read", &self.read_len())
             .finish_non_exhaustive()
     }
 }
@@ -302,18 +310,23 @@ impl<B: Body<Data = Bytes> + Unpin> ReplayedBody<B> {
                 }
                 Some(Ok(frame)) => self.keep(frame),
             }
-            if self.joined.len().max(self.read.len()) as u64 > limit {
+            if self.read_len() > limit {
                 break Extent::TooLarge;
             }
         };
-        if !self.joined.is_empty() {
-            self.read = std::mem::take(&mut self.joined).freeze();
-        }
+        self.join();
         self.ended = !matches!(extent, Extent::TooLarge);
         Poll::Ready(match extent {
             Extent::Whole(_) => Extent::Whole(self.read.clone()),
             extent => extent,
         })
+    }
+
+    /// Makes `read` all that was read, also where reading was given up in the middle.
+    fn join(&mut self) {
+        if !self.joined.is_empty() {
+            self.read = std::mem::take(&mut self.joined).freeze();
+        }
     }
 
     fn keep(&mut self, frame: Frame<Bytes>) {

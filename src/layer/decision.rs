@@ -9,11 +9,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Response, request::Parts};
+use http::{Request, Response, request::Parts};
 use tokio::{
     runtime::Handle,
     time::{Sleep, sleep},
 };
+use tower_service::Service;
 
 use super::{
     Config, LoginAttempt, MissingUser, UserSource,
@@ -45,22 +46,43 @@ pub(super) enum Step {
 /// What a request waits for.
 #[allow(clippy::large_enum_variant)] // boxed as part of `Waiting`
 pub(super) enum Wait {
-    /// The store, which may block the caller whatever the body contains.
+    /// The store, which may block the caller whoever the user is. Then the user, or else the body.
     Precheck(
         AttemptFuture<Result<Attempt, ReserveError>>,
+        Option<MaybeReady<Extracted>>,
         Caller<'static>,
     ),
     /// The body, to find the user in it, until the deadline.
     Body(Caller<'static>, Deadline),
     /// The user.
     User(MaybeReady<Extracted>, Caller<'static>),
+    /// The inner service, which has to be ready. Then an attempt is reserved for this user, or else without one.
+    Service(Option<Extracted>, Caller<'static>),
+    /// The inner service, for a request that is denied in shadow mode.
+    Shadowed(Option<Guard>),
     /// The store.
     Reserve(AttemptFuture<Result<Attempt, ReserveError>>),
 }
 
-/// A request that waits, and the service that is ready for it.
+impl Wait {
+    fn for_user(user: Option<MaybeReady<Extracted>>, caller: Caller<'static>) -> Self {
+        match user {
+            Some(user) => Self::User(user, caller),
+            None => Self::Body(caller, Deadline::default()),
+        }
+    }
+
+    /// Whether the inner service must not be held ready meanwhile. A client can delay its body, and a permit of
+    /// a service inside, such as a concurrency limit, would be held as long.
+    pub(super) const fn releases_service(&self) -> bool {
+        !matches!(self, Self::Reserve(_))
+    }
+}
+
+/// A request that waits, and the service for it.
 pub(super) struct Waiting<S, B> {
     pub(super) service: S,
+    pub(super) is_ready: bool,
     pub(super) config: Arc<Config>,
     pub(super) parts: Parts,
     pub(super) body: B,
@@ -68,17 +90,22 @@ pub(super) struct Waiting<S, B> {
 }
 
 impl<S, B> Waiting<S, B> {
-    /// Takes the remaining steps. The body is complete when this is ready.
-    pub(super) fn poll_decision<M, T>(&mut self, cx: &mut Context<'_>) -> Poll<Decision>
+    /// Takes the remaining steps. The body is complete when this is ready, and so is the service if it is to be
+    /// called.
+    pub(super) fn poll_decision<M, T>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, S::Error>>
     where
         M: Mode<T, Body = B>,
+        S: Service<Request<B>>,
     {
         let (config, parts) = (&self.config, &mut self.parts);
         loop {
             let step = match &mut self.wait {
-                Wait::Precheck(attempt, caller) => {
+                Wait::Precheck(attempt, user, caller) => {
                     let attempt = ready!(Pin::new(attempt).poll(cx));
-                    config.prechecked(attempt, caller.clone(), parts)
+                    config.prechecked(attempt, user.take(), caller.clone(), parts)
                 }
                 Wait::Body(caller, deadline) => {
                     match M::poll_read(&mut self.body, config.body_limit, cx) {
@@ -91,7 +118,23 @@ impl<S, B> Waiting<S, B> {
                 }
                 Wait::User(user, caller) => {
                     let user = ready!(Pin::new(user).poll(cx));
-                    config.user_found(user, caller.clone(), parts)
+                    Step::Wait(Wait::Service(Some(user), caller.clone()))
+                }
+                Wait::Shadowed(guard) => {
+                    ready!(self.service.poll_ready(cx))?;
+                    self.is_ready = true;
+                    match guard.take() {
+                        Some(guard) => Step::Decided(Decision::Run(guard)),
+                        None => unreachable!("the guard is taken once"),
+                    }
+                }
+                Wait::Service(user, caller) => {
+                    ready!(self.service.poll_ready(cx))?;
+                    self.is_ready = true;
+                    match user.take() {
+                        Some(user) => config.user_found(user, caller.clone(), parts),
+                        None => config.reserve(caller.clone(), parts),
+                    }
                 }
                 Wait::Reserve(attempt) => {
                     let attempt = ready!(Pin::new(attempt).poll(cx));
@@ -100,7 +143,10 @@ impl<S, B> Waiting<S, B> {
             };
             match step {
                 Step::Wait(wait) => self.wait = wait,
-                Step::Decided(decision) => return Poll::Ready(decision),
+                Step::Decided(Decision::Run(guard)) if !self.is_ready => {
+                    self.wait = Wait::Shadowed(Some(guard));
+                }
+                Step::Decided(decision) => return Poll::Ready(Ok(decision)),
             }
         }
     }
@@ -137,21 +183,27 @@ impl Config {
             UserSource::Handler => self.reserve(caller, parts),
             UserSource::Head(user) => match user.extract_user(parts).at_once() {
                 Ok(user) => self.user_found(user, caller, parts),
-                Err(user) => Step::Wait(Wait::User(user, caller)),
+                Err(user) => self.before_user(Some(user), caller, parts),
             },
-            UserSource::Body(_) => self.before_body(caller, parts),
+            UserSource::Body(_) => self.before_user(None, caller, parts),
         }
     }
 
-    /// Refuses callers that are blocked whatever their body contains: attackers must not have it read.
-    fn before_body(self: &Arc<Self>, caller: Caller<'static>, parts: &mut Parts) -> Step {
+    /// Refuses callers that are blocked whoever the user is: attackers must not have a body read, nor a user
+    /// looked up.
+    fn before_user(
+        self: &Arc<Self>,
+        user: Option<MaybeReady<Extracted>>,
+        caller: Caller<'static>,
+        parts: &mut Parts,
+    ) -> Step {
         match self.limiter.known_block(caller.clone()) {
-            KnownBlock::None => Step::Wait(Wait::Body(caller, Deadline::default())),
+            KnownBlock::None => Step::Wait(Wait::for_user(user, caller)),
             KnownBlock::Blocked(refusal) => self.deny(Denial::Refused(refusal), parts),
             // Reserving is answered from the cache if that is fresh, and else revalidates it.
             KnownBlock::Cached => {
                 let attempt = self.limiter.reserve(caller.clone());
-                Step::Wait(Wait::Precheck(attempt, caller))
+                Step::Wait(Wait::Precheck(attempt, user, caller))
             }
         }
     }
@@ -159,6 +211,7 @@ impl Config {
     fn prechecked(
         self: &Arc<Self>,
         attempt: Result<Attempt, ReserveError>,
+        user: Option<MaybeReady<Extracted>>,
         caller: Caller<'static>,
         parts: &mut Parts,
     ) -> Step {
@@ -167,10 +220,10 @@ impl Config {
             // The block was lifted. Dropping the future has a task complete it.
             Ok(attempt) => {
                 drop(attempt.settle(Outcome::NotAnAttempt));
-                Step::Wait(Wait::Body(caller, Deadline::default()))
+                Step::Wait(Wait::for_user(user, caller))
             }
             // The store is asked again when the user is known.
-            Err(_) => Step::Wait(Wait::Body(caller, Deadline::default())),
+            Err(_) => Step::Wait(Wait::for_user(user, caller)),
         }
     }
 
@@ -181,8 +234,7 @@ impl Config {
         parts: &mut Parts,
     ) -> Step {
         match self.user_in_body(extent, parts) {
-            Ok(Some(user)) => self.user_found(user, caller, parts),
-            Ok(None) => self.reserve(caller, parts),
+            Ok(user) => Step::Wait(Wait::Service(user, caller)),
             Err(denial) => self.deny(denial, parts),
         }
     }

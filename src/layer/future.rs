@@ -117,6 +117,10 @@ where
                     else {
                         unreachable!("the state was `Waiting`");
                     };
+                    let decision = match decision {
+                        Ok(decision) => decision,
+                        Err(error) => return Poll::Ready(Err(error)),
+                    };
                     let Waiting {
                         mut service,
                         parts,

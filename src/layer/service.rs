@@ -79,10 +79,16 @@ where
                 ResponseFuture::decided(decision, &mut self.inner, parts, body)
             }
             Step::Wait(wait) => {
-                // The instance that is ready has to be the one that is called; a clone may not be.
+                // The instance that is ready has to be the one that is called, or a clone that becomes ready.
                 let clone = self.inner.clone();
+                let mut service = std::mem::replace(&mut self.inner, clone);
+                let is_ready = !wait.releases_service();
+                if !is_ready {
+                    service = self.inner.clone();
+                }
                 ResponseFuture::waiting(Waiting {
-                    service: std::mem::replace(&mut self.inner, clone),
+                    service,
+                    is_ready,
                     config: Arc::clone(&self.config),
                     parts,
                     body,

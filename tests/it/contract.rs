@@ -13,8 +13,10 @@ use tower::{
     util::{BoxCloneService, CallAllUnordered},
 };
 use tower_login_rate_limit::{
-    HeadOnly, LoginAttempt, LoginLimiter, LoginRateLimit, LoginRateLimitLayer, Policy, WithBody,
+    HeadOnly, LoginAttempt, LoginLimiter, LoginRateLimit, LoginRateLimitLayer, MissingUser, Policy,
+    WithBody,
     extract::{FormField, Header, PeerAddressExtension},
+    response::Denial,
     store::MemoryStore,
 };
 
@@ -119,6 +121,27 @@ async fn the_instance_that_is_ready_is_the_one_that_is_called() {
         .unwrap();
     let layer = LoginRateLimitLayer::new(limiter).with_body_user(FormField::new("user"));
     six(layer.layer(Probe::default())).await;
+}
+
+/// In shadow mode the service is called although the body is refused, before a user is known.
+#[tokio::test]
+async fn in_shadow_mode_too_only_a_ready_instance_is_called() {
+    let too_large = |layer: LoginRateLimitLayer<WithBody>| layer.with_body_limit(2);
+    let nobody = |_: &http::request::Parts, _: &[u8]| -> Option<String> { None };
+    let layers = [
+        too_large(layer().with_body_user(FormField::new("user"))),
+        (layer().with_body_user(nobody)).with_missing_user(MissingUser::Refuse),
+    ];
+    for layer in layers {
+        let service = layer.with_shadow(true).layer(Probe::default());
+        for _ in 0..2 {
+            let mut request = request("user");
+            *request.method_mut() = http::Method::POST;
+            let response = service.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+            assert!(response.extensions().get::<Denial>().is_some());
+        }
+    }
 }
 
 /// A service that must not be cloned.

@@ -39,4 +39,5 @@ mod support;
 mod tls;
 mod topology;
 mod users;
+mod waiting;
 mod without_redis;

@@ -10,11 +10,11 @@ const MAX_LEN: usize = 320;
 /// of up to four bytes.
 pub(crate) const MAX_INPUT_LEN: usize = 4 * MAX_LEN;
 
-/// Trims, applies Unicode NFKC, folds case and removes invisible characters such as a zero-width space, so
-/// that `User`, ` user ` and `ＵＳＥＲ` are one user.
+/// Trims, applies Unicode NFKC, folds case and removes invisible characters, such as a zero-width space, and
+/// control characters, which some databases ignore, so that `User`, ` user ` and `ＵＳＥＲ` are one user.
 ///
 /// A guess at `User` must count against `user` if the app finds the same account for both. An app whose
-/// lookup folds more (accents, dots in a mail address) or less (`User` and `user` are two accounts) sets its
+/// lookup folds more (accents, dots in a mail address, all that follows a NUL) or less (`User` and `user` are two accounts) sets its
 /// own function by [`LoginLimiter::with_normalizer`](crate::LoginLimiter::with_normalizer), or
 /// [identifies](crate::Attempt::identify) the account that it found.
 ///
@@ -35,7 +35,8 @@ pub fn normalize(user: &str) -> Cow<'_, str> {
         return Cow::Borrowed(user);
     }
     let user = user.trim();
-    if user.is_ascii() && user.len() <= MAX_LEN {
+    let is_text = |b: u8| b.is_ascii() && !b.is_ascii_control();
+    if user.len() <= MAX_LEN && user.bytes().all(is_text) {
         return if user.bytes().any(|b| b.is_ascii_uppercase()) {
             Cow::Owned(user.to_ascii_lowercase())
         } else {
@@ -82,11 +83,13 @@ fn fits(text: String) -> Option<String> {
     (text.len() <= MAX_LEN).then_some(text)
 }
 
-/// Unicode's `Default_Ignorable_Code_Point`.
+/// Unicode's `Default_Ignorable_Code_Point`, and control characters.
 pub(crate) const fn is_ignorable(c: char) -> bool {
     matches!(
         c as u32,
-        0xad | 0x34f
+        0..=0x1f | 0x7f..=0x9f
+            | 0xad
+            | 0x34f
             | 0x61c
             | 0x115f..=0x1160
             | 0x17b4..=0x17b5
@@ -120,6 +123,8 @@ mod tests {
             "\u{3000}ＵＳＥＲ\t",
             "uſer",
             "u\u{200b}s\u{ad}er\u{feff}",
+            "user\0",
+            "\u{1b}u\u{7f}s\u{85}er\u{9c}",
         ] {
             assert_eq!(normalize(spelling), "user", "{spelling:?}");
         }

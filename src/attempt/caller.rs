@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::Scope;
 use crate::{
     Address, Part, Policy, Rule,
-    policy::Subject,
+    policy::{Naming, Subject},
     store::{Key, KnownAddress, Slot, fingerprint::Digest},
 };
 
@@ -187,7 +187,11 @@ impl<'a> Counted<'a> {
     #[inline]
     pub(crate) fn scope(&self) -> Scope {
         Scope {
-            has_user: self.user.is_some(),
+            user: match &self.user {
+                None => Naming::None,
+                Some(user) if user.name.is_empty() => Naming::Nameless,
+                Some(_) => Naming::Named,
+            },
             is_second_factor: self.is_second_factor,
             ipv6_prefix: match self.address.ip() {
                 IpAddr::V4(_) => 0,

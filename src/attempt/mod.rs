@@ -150,7 +150,7 @@ impl Attempt {
             }
         };
         let standings = standings.complete(count)?;
-        let report = self.report.with_user_rules(&standings);
+        let report = self.report.with_user_rules(caller.scope(), &standings);
         let refusal = report.refusal();
 
         // If this fails, what is not taken back becomes a failure when the lease ends: one too many,

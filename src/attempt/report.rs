@@ -6,6 +6,7 @@ use super::{Counted, Refusal};
 use crate::{
     Limit, LoginLimiter, Period, Policy, Rule,
     algorithm::{Algorithm, Standing, State},
+    policy::Naming,
     store::Standings,
 };
 
@@ -89,14 +90,10 @@ impl Report {
         .max()
     }
 
-    /// The same report with these standings for the rules by user.
-    pub(super) fn with_user_rules(&self, by_user: &Standings) -> Self {
+    /// The same report with these standings for the rules by user, which apply in this scope.
+    pub(super) fn with_user_rules(&self, scope: Scope, by_user: &Standings) -> Self {
         let policy = self.limiter.policy();
         let (mut own, mut by_user) = (self.iter().peekable(), by_user.iter());
-        let scope = Scope {
-            has_user: true,
-            ..self.scope
-        };
         let standings = applying(policy, scope).filter_map(|rule| {
             let own = own.next_if(|(known, _)| std::ptr::eq(*known, rule));
             if rule.counts_by_user() {
@@ -154,7 +151,7 @@ pub(crate) fn applying(policy: &Policy, scope: Scope) -> impl Iterator<Item = &R
 /// What of a caller decides which rules apply.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
-    pub(super) has_user: bool,
+    pub(super) user: Naming,
     /// How many bits of an IPv6 address count; 0 for IPv4.
     pub(super) ipv6_prefix: u8,
     pub(super) is_second_factor: bool,
@@ -170,14 +167,14 @@ impl Scope {
         };
         rule.is_enabled()
             && has_network
-            && (self.has_user || !rule.counts_by_user())
+            && self.user as u8 >= rule.least_user() as u8
             && (self.is_second_factor || !rule.is_of_second_factor())
     }
 
     /// The same without a user.
     pub(crate) const fn without_user(self) -> Self {
         Self {
-            has_user: false,
+            user: Naming::None,
             ..self
         }
     }

@@ -12,8 +12,12 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingUser {
-    /// The default: all requests without a user count as one user. Its successes take back only themselves,
-    /// so that logging in to an own account gains no guess at another.
+    /// The default: all requests without a user count as one user without a name, at each address: five failures
+    /// from an address refuse further ones without a user from there, and from nowhere else. Rules by user that
+    /// do not count by address, such as [`Rule::ACCOUNT`](crate::Rule::ACCOUNT), do not apply to it: a botnet
+    /// could otherwise refuse every login without a name, such as with a passkey.
+    ///
+    /// Its successes take back only themselves, so that logging in to an own account gains no guess at another.
     #[default]
     Shared,
     /// Responds with 400. For endpoints that do nothing but log users in.

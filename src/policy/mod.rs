@@ -21,8 +21,8 @@ pub use error::PolicyError;
 pub use known_addresses::KnownAddresses;
 pub use limit::{BackoffBuilder, LimitBuilder};
 pub use period::{ParsePeriodError, Period};
+pub(crate) use rule::{Naming, Subject, check_name};
 pub use rule::{Part, Rule};
-pub(crate) use rule::{Subject, check_name};
 pub use standard::{Finding, Standard};
 
 const DAY: Millis = 24 * 60 * 60 * 1000;

@@ -83,6 +83,27 @@ impl Subject {
     }
 }
 
+/// What is known of the user of an attempt, from the least to the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    None,
+    /// The user without a name, whom many people share.
+    Nameless,
+    Named,
+}
+
+impl Naming {
+    /// What a rule with these parts needs. Over all addresses, failures without a name from some would refuse
+    /// every login without a name from all others.
+    fn least_for(parts: &[Part], by_address: bool) -> Self {
+        match (parts.contains(&Part::User), by_address) {
+            (false, _) => Self::None,
+            (true, true) => Self::Nameless,
+            (true, false) => Self::Named,
+        }
+    }
+}
+
 /// A named limit, and what it counts by. See [`Policy`](crate::Policy) for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a rule does nothing until it is part of a policy"]
@@ -95,6 +116,8 @@ pub struct Rule {
     network: Option<u8>,
     /// Whether `parts` has a user. Needed for each attempt.
     by_user: bool,
+    /// What must be known of the user for the rule to apply.
+    least_user: Naming,
     subject: Subject,
     /// Of what all keys of the rule have in common: its name, and the parts that it does not count by.
     digest: Digest,
@@ -204,6 +227,7 @@ impl Rule {
             by_address,
             network,
             by_user: parts.contains(&Part::User),
+            least_user: Naming::least_for(&parts, by_address),
             parts,
             limit,
             enabled: true,
@@ -279,6 +303,12 @@ impl Rule {
 
     pub(crate) const fn counts_by_user(&self) -> bool {
         self.by_user
+    }
+
+    /// What must be known of the user for the rule to apply.
+    #[inline]
+    pub(crate) const fn least_user(&self) -> Naming {
+        self.least_user
     }
 
     pub(crate) const fn is_of_second_factor(&self) -> bool {

@@ -417,3 +417,25 @@ async fn a_policy_that_keeps_fewer_addresses_knows_fewer() {
         }
     }
 }
+
+/// A passkey needs no name. Failures from many addresses must not refuse those who log in with one.
+#[tokio::test]
+async fn failures_without_a_name_from_many_addresses_refuse_no_login_without_a_name() {
+    let limiter = LoginLimiter::new(Policy::strict(), MemoryStore::new());
+    for i in 0..40 {
+        fail(&limiter, bot(i), "", 5).await;
+        refused(limiter.reserve((bot(i), "")).await);
+    }
+    let attempt = limiter.reserve((bot(1_000), "")).await.unwrap();
+    assert!(attempt.report().rule(Rule::ACCOUNT).is_none());
+    attempt.settle(Outcome::Success).await.unwrap();
+    // A name that is found later is counted by account as well.
+    let mut attempt = limiter.reserve((bot(1_000), "")).await.unwrap();
+    attempt.identify("alice").await.unwrap();
+    assert_eq!(attempt.report().rule(Rule::ACCOUNT).unwrap().usage, 1);
+    attempt.identify("").await.unwrap();
+    assert!(attempt.report().rule(Rule::ACCOUNT).is_none());
+    attempt.settle(Outcome::Failure).await.unwrap();
+    let report = limiter.check((bot(1_001), "alice")).await.unwrap();
+    assert_eq!(report.rule(Rule::ACCOUNT).unwrap().usage, 0);
+}

@@ -187,6 +187,16 @@ pub(crate) fn nested_layer(once: &Once) {
     });
 }
 
+/// A route contains what looks like a pattern and is compared literally.
+pub(crate) fn odd_route(route: &str) {
+    event!(
+        error,
+        route,
+        "a path of `with_routes` is compared literally although it looks like a pattern, so requests may pass \
+         uncounted: parameters are whole segments, as in `/{{tenant}}/login` and `/files/{{*rest}}`"
+    );
+}
+
 /// The peer of a server without a proxy sent the header of one. Logged once.
 pub(crate) fn forgotten_proxy(header: &str) {
     event!(

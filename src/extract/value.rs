@@ -3,6 +3,8 @@
 use http::{header::USER_AGENT, request::Parts};
 use percent_encoding::percent_decode_str;
 
+use crate::events;
+
 /// [`Part::PATH`](crate::Part::PATH).
 pub(crate) fn path(request: &Parts) -> Option<String> {
     #[cfg(feature = "axum")]
@@ -16,6 +18,66 @@ pub(crate) fn path(request: &Parts) -> Option<String> {
 pub(crate) fn user_agent(request: &Parts) -> Option<String> {
     let agent = request.headers.get(USER_AGENT)?;
     Some(String::from_utf8_lossy(agent.as_bytes()).into_owned())
+}
+
+/// A path that requests are compared with: literally, or segment by segment where it has parameters.
+#[derive(Debug)]
+pub(crate) struct PathPattern {
+    plain: String,
+    has_parameters: bool,
+}
+
+impl PathPattern {
+    pub(crate) fn new(path: &str) -> Self {
+        let plain = plain_path(path);
+        let mut segments = plain.split('/');
+        let has_parameters = segments.any(|segment| parameter(segment).is_some());
+        let is_odd = |segment: &str| segment.starts_with(':') || segment.contains(['{', '}', '*']);
+        if plain
+            .split('/')
+            .any(|segment| parameter(segment).is_none() && is_odd(segment))
+        {
+            events::odd_route(path);
+        }
+        Self {
+            plain,
+            has_parameters,
+        }
+    }
+
+    /// Whether this matches a path in canonical form.
+    pub(crate) fn matches(&self, path: &str) -> bool {
+        self.plain == path || (self.has_parameters && self.matches_segments(path))
+    }
+
+    fn matches_segments(&self, path: &str) -> bool {
+        let mut segments = path.split('/');
+        for part in self.plain.split('/') {
+            match (parameter(part), segments.next()) {
+                (Some(Parameter::Rest), Some(_)) => return true,
+                (Some(Parameter::Segment), Some(_)) => {}
+                (None, Some(segment)) if segment == part => {}
+                _ => return false,
+            }
+        }
+        segments.next().is_none()
+    }
+}
+
+enum Parameter {
+    /// `{name}`.
+    Segment,
+    /// `{*name}`.
+    Rest,
+}
+
+fn parameter(segment: &str) -> Option<Parameter> {
+    let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+    let is_name = |name: &str| !name.is_empty() && !name.contains(['{', '}', '*']);
+    match name.strip_prefix('*') {
+        Some(name) => is_name(name).then_some(Parameter::Rest),
+        None => is_name(name).then_some(Parameter::Segment),
+    }
 }
 
 /// A path in canonical form: percent-decoded, without empty segments.

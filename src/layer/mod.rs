@@ -25,7 +25,7 @@ use crate::{
     Caller, LoginLimiter, Part, Rule, events,
     extract::{
         ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress,
-        value::{self, plain_path},
+        value::{self, PathPattern, plain_path},
     },
     response::{ByAccept, Respond},
 };
@@ -338,6 +338,10 @@ impl<M> LoginRateLimitLayer<M> {
     /// Counts only requests with this method to one of these paths, or those that an earlier filter
     /// counts. All others pass uncounted.
     ///
+    /// A segment `{name}` of a path is any segment, and `{*name}` at its end is any rest, as in axum. Other
+    /// patterns, such as `:name`, are compared literally and logged as an error; in axum also with the pattern of
+    /// the route.
+    ///
     /// Percent-encoding, doubled slashes and a trailing slash make no difference, since the inner service
     /// may ignore them too. In axum the path is compared as it was sent, also inside of `nest`. If the
     /// layer can be put on the route itself, prefer that.
@@ -349,15 +353,21 @@ impl<M> LoginRateLimitLayer<M> {
     ) -> Self {
         let paths: Vec<_> = paths
             .into_iter()
-            .map(|path| plain_path(&path.into()))
+            .map(|path| PathPattern::new(&path.into()))
             .collect();
         self.with_filter(move |request| {
-            let is_known = |path: &str| paths.contains(&plain_path(path));
+            let is_known = |path: &str| {
+                let path = plain_path(path);
+                paths.iter().any(|pattern| pattern.matches(&path))
+            };
             #[cfg(feature = "axum")]
-            let sent = request.extensions.get::<axum::extract::OriginalUri>();
-            #[cfg(feature = "axum")]
-            let is_known =
-                |path: &str| is_known(path) || sent.is_some_and(|s| is_known(s.0.path()));
+            let is_known = |path: &str| {
+                let sent = request.extensions.get::<axum::extract::OriginalUri>();
+                let route = request.extensions.get::<axum::extract::MatchedPath>();
+                is_known(path)
+                    || sent.is_some_and(|sent| is_known(sent.0.path()))
+                    || route.is_some_and(|route| is_known(route.as_str()))
+            };
             request.method == method && is_known(request.uri.path())
         })
     }

@@ -510,6 +510,63 @@ async fn routes_are_found_inside_of_a_nest() {
 }
 
 #[tokio::test]
+async fn routes_with_parameters_are_guarded() {
+    use axum::{Router, routing::post};
+    let (log, _guard) = crate::log::Log::start();
+    let address: std::net::SocketAddr = ([127, 0, 0, 1], 5000).into();
+    let post_to = |path: &str| {
+        let mut request = http::Request::post(path).body(axum::body::Body::empty());
+        let extensions = request.as_mut().unwrap().extensions_mut();
+        extensions.insert(tower_login_rate_limit::extract::PeerAddressExtension(
+            address,
+        ));
+        request.unwrap()
+    };
+    let counted = async |routes: &[&str], path: &str| {
+        let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+        let layer = LoginRateLimitLayer::new(limiter.clone())
+            .with_routes(http::Method::POST, routes.iter().copied());
+        // In a router, and where there is none to ask for the pattern.
+        let handler = async || http::StatusCode::UNAUTHORIZED;
+        let router = Router::new()
+            .route("/{tenant}/login", post(handler))
+            .route("/api/user-{name}/login", post(handler))
+            .fallback(handler)
+            .layer(layer.clone());
+        let plain = tower::service_fn(async |_: http::Request<axum::body::Body>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(axum::body::Body::empty()))
+        });
+        let plain = tower::Layer::layer(&layer, plain);
+        tower::ServiceExt::oneshot(router, post_to(path))
+            .await
+            .unwrap();
+        let routed = limiter.check(address.ip()).await.unwrap();
+        tower::ServiceExt::oneshot(plain, post_to(path))
+            .await
+            .unwrap();
+        let both = limiter.check(address.ip()).await.unwrap();
+        let usage =
+            |report: &tower_login_rate_limit::Report| report.rule(Rule::ADDRESS).unwrap().usage;
+        (usage(&routed), usage(&both))
+    };
+    let tenant = ["/{tenant}/login"];
+    assert_eq!(counted(&tenant, "/acme/login").await, (1, 2));
+    assert_eq!(counted(&tenant, "/ac%2Dme//login/").await, (1, 2));
+    for other in ["/login", "/acme/logout", "/acme/login/page"] {
+        assert_eq!(counted(&tenant, other).await, (0, 0), "{other}");
+    }
+    let rest = ["/auth/{*rest}"];
+    assert_eq!(counted(&rest, "/auth/login/mfa").await, (1, 2));
+    assert_eq!(counted(&rest, "/auth").await, (0, 0));
+    assert_eq!(log.count("looks like a pattern"), 0, "{}", log.text());
+    // What only axum can match is found by its pattern, and reported.
+    let part = ["/api/user-{name}/login"];
+    assert_eq!(counted(&part, "/api/user-alice/login").await, (1, 1));
+    assert_eq!(counted(&["/:tenant/login"], "/acme/login").await, (0, 0));
+    assert_eq!(log.count("looks like a pattern"), 2, "{}", log.text());
+}
+
+#[tokio::test]
 async fn only_a_grpc_client_is_answered_in_grpc() {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
     // Bodies of other types than JSON have a user too.

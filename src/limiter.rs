@@ -15,7 +15,7 @@ use std::{
 use crate::{
     Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, Reason, Refusal, Report, Rule,
     Token,
-    attempt::{Counted, InFlight, Scope, Slots, Tracker, User, applying, refusal_of},
+    attempt::{Counted, InFlight, Scope, Slots, Tracker, User, Within, applying, refusal_of},
     events, normalize,
     store::{Settled, Settlement, Standings, Store, StoreError, StoreFuture},
 };
@@ -126,14 +126,19 @@ impl LoginLimiter {
         &self,
         caller: impl Into<Caller<'a>>,
     ) -> AttemptFuture<Result<Attempt, ReserveError>> {
-        AttemptFuture::reserve(self, self.decide(caller.into()))
+        AttemptFuture::reserve(self, self.decide(caller.into(), None))
     }
 
-    /// Reserves an attempt, with a plain future: dropping that one may leave a failure behind.
+    /// Reserves an attempt, with a plain future: dropping that one may leave a failure behind. Within another
+    /// attempt of the same request, it has the token of that one, and counters that both have count it once.
     #[inline]
-    pub(crate) fn decide(&self, caller: Caller<'_>) -> MaybeReady<Result<Attempt, ReserveError>> {
+    pub(crate) fn decide(
+        &self,
+        caller: Caller<'_>,
+        within: Option<Box<Within>>,
+    ) -> MaybeReady<Result<Attempt, ReserveError>> {
         let caller = self.count(caller);
-        let token = Token::new();
+        let token = (within.as_ref()).map_or_else(Token::new, |outer| outer.token());
         let policy = self.policy();
         let mut slots = Slots::new();
         caller.push_slots(policy, |_| true, &mut slots);
@@ -149,7 +154,7 @@ impl LoginLimiter {
             Ok(Ok(standings)) => {
                 MaybeReady::ready(match refusal_of(policy, caller.scope(), &standings) {
                     Some(refusal) => Err(ReserveError::Refused(refusal)),
-                    None => Ok(Attempt::new(self, token, caller, standings)),
+                    None => Ok(Attempt::new(self, token, caller, standings, within)),
                 })
             }
             Ok(Err(error)) => MaybeReady::ready(Err(error.into())),
@@ -159,7 +164,7 @@ impl LoginLimiter {
                     let standings = standings.await?.complete(count);
                     let standings =
                         standings.inspect_err(|_| limiter.take_back(token, &caller, |_| true))?;
-                    let attempt = Attempt::new(&limiter, token, caller, standings);
+                    let attempt = Attempt::new(&limiter, token, caller, standings, within);
                     match attempt.report().refusal() {
                         Some(refusal) => Err(ReserveError::Refused(refusal)),
                         None => Ok(attempt),

@@ -9,7 +9,7 @@ mod token;
 use std::{fmt, time::Duration};
 
 use crate::{
-    LoginLimiter, ReserveError, Rule,
+    LoginLimiter, Policy, ReserveError, Rule,
     store::{Settlement, Standings, StoreError, StoreFuture},
 };
 
@@ -55,6 +55,28 @@ pub struct Attempt {
     /// Why the attempt was refused when its user was identified. It has been taken back then, and
     /// nothing is left to settle.
     withdrawn: Option<Box<Refusal>>,
+    within: Option<Box<Within>>,
+}
+
+/// The attempt of a layer further out with the same limiter, whose token another attempt of the same request
+/// has too.
+#[derive(Clone)]
+pub(crate) struct Within {
+    token: Token,
+    caller: Counted<'static>,
+}
+
+impl Within {
+    pub(crate) const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Leaves those counters out that the attempt further out has too: it may have checked a password.
+    fn retain_own(&self, policy: &Policy, slots: &mut Slots<'_>) {
+        let mut outer = Slots::new();
+        self.caller.push_slots(policy, |_| true, &mut outer);
+        slots.retain(|slot| outer.iter().all(|outer| outer.key != slot.key));
+    }
 }
 
 impl Attempt {
@@ -64,12 +86,14 @@ impl Attempt {
         token: Token,
         caller: Counted<'_>,
         standings: Standings,
+        within: Option<Box<Within>>,
     ) -> Self {
         Self {
             token,
             report: Report::new(limiter.clone(), &caller, standings),
             caller: caller.into_owned(),
             withdrawn: None,
+            within,
         }
     }
 
@@ -99,6 +123,11 @@ impl Attempt {
         (self.caller.user.as_ref()).is_some_and(|user| !user.name.is_empty())
     }
 
+    /// Whether the attempt counts as the user without a name.
+    pub(crate) fn is_nameless(&self) -> bool {
+        (self.caller.user.as_ref()).is_some_and(|user| user.name.is_empty())
+    }
+
     /// A second handle to the same attempt. Only one of them may be settled.
     pub(crate) fn copy(&self) -> Self {
         Self {
@@ -106,6 +135,40 @@ impl Attempt {
             caller: self.caller.clone(),
             report: self.report.clone(),
             withdrawn: self.withdrawn.clone(),
+            within: self.within.clone(),
+        }
+    }
+
+    /// For an attempt of the same request in a layer further in.
+    pub(crate) fn share(&self) -> Box<Within> {
+        Box::new(Within {
+            token: self.token,
+            caller: self.caller.clone(),
+        })
+    }
+
+    /// Whether this attempt has a user with a name, and the one further in has none or another one. Another
+    /// spelling may be another account.
+    pub(crate) fn is_contradicted_by(&self, inner: &Self) -> bool {
+        self.has_user() && inner.caller.user.is_some() && inner.caller.user != self.caller.user
+    }
+
+    /// Takes over the user of an attempt further in, in place of one without a name.
+    pub(crate) fn take_name_of(&mut self, inner: &Self) {
+        let Some(user) = &inner.caller.user else {
+            return;
+        };
+        let limiter = self.report.limiter();
+        limiter.take_back(self.token, &self.caller, Rule::counts_by_user);
+        self.caller = (self.caller).with_user(limiter.policy(), user.clone());
+    }
+
+    /// Takes the attempt back, because another attempt of the same request was refused.
+    pub(crate) fn withdraw(&mut self, refusal: &Refusal) {
+        if self.withdrawn.is_none() {
+            let limiter = self.report.limiter();
+            limiter.take_back(self.token, &self.caller, |_| true);
+            self.withdrawn = Some(Box::new(refusal.clone()));
         }
     }
 
@@ -127,6 +190,11 @@ impl Attempt {
         }
         let limiter = self.report.limiter().clone();
         let user = limiter.user(user);
+        let (policy, store) = (limiter.policy(), limiter.store());
+        // The attempt further out was identified first.
+        if let Some(outer) = &mut self.within {
+            outer.caller = outer.caller.with_user(policy, user.clone().into_owned());
+        }
         if let Some(known) = &mut self.caller.user
             && known.name == user.name
         {
@@ -134,7 +202,6 @@ impl Attempt {
             *known = user.into_owned();
             return Ok(());
         }
-        let (policy, store) = (limiter.policy(), limiter.store());
         let caller = self.caller.with_user(policy, user.into_owned());
         let mut slots = Slots::new();
         caller.push_slots(policy, Rule::counts_by_user, &mut slots);
@@ -191,8 +258,7 @@ impl Attempt {
         let limiter = self.report.limiter();
         let (policy, store) = (limiter.policy(), limiter.store());
         // Without a name it may be any account's, so its success takes back nothing but itself.
-        let is_nameless = || (caller.user.as_ref()).is_some_and(|user| user.name.is_empty());
-        if outcome == Outcome::Success && !is_nameless() {
+        if outcome == Outcome::Success && !self.is_nameless() {
             let cleaned_up = limiter.clean_up(caller, Some(*token));
             let (Some(keep), Some(user)) = (policy.known_addresses(), &caller.user) else {
                 return cleaned_up;
@@ -206,6 +272,9 @@ impl Attempt {
             Outcome::Failure | Outcome::UnknownUser => Settlement::Failed,
             _ => Settlement::Canceled,
         };
+        if let (Settlement::Canceled, Some(outer)) = (settlement, &self.within) {
+            outer.retain_own(policy, &mut slots);
+        }
         let settled = store.settle(&[*token], settlement, &slots, Duration::ZERO);
         drop(slots);
         let (scope, address) = (caller.scope(), caller.address);

@@ -281,7 +281,9 @@ impl Config {
 
     #[inline]
     fn reserve(self: &Arc<Self>, caller: Caller<'static>, parts: &mut Parts) -> Step {
-        match self.limiter.decide(caller).at_once() {
+        let outer = parts.extensions.get::<LoginAttempt>();
+        let within = outer.and_then(|outer| outer.share(self));
+        match self.limiter.decide(caller, within).at_once() {
             Ok(attempt) => self.reserved(attempt, parts),
             Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
         }
@@ -302,7 +304,7 @@ impl Config {
     #[inline]
     fn run(self: &Arc<Self>, state: State, parts: &mut Parts) -> Step {
         let attempt = LoginAttempt::new(self, state);
-        if let Some(outer) = parts.extensions.insert(attempt.clone()) {
+        if let Some(outer) = parts.extensions.insert(attempt.handle()) {
             attempt.set_outer(outer);
         }
         Step::Decided(Decision::Run(Guard::new(attempt, parts.method.clone())))

@@ -90,7 +90,8 @@ pub use service::LoginRateLimit;
 /// handler, such as CORS, belong outside of it.
 ///
 /// Several layers can share one limiter, and should: password, second factor, password reset and API are
-/// ways into the same account. A request that passes the same layer twice is counted once.
+/// ways into the same account. A request that passes several layers of one limiter is one attempt, under every
+/// user that one of them finds.
 ///
 /// The parameter `M` tells whether the layer reads bodies: after
 /// [`with_body_user`](Self::with_body_user) it does, and the inner service receives a
@@ -147,36 +148,6 @@ enum UserSource {
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Config {
-    /// Whether an attempt of this request is in flight already, through this layer or one that counts the
-    /// same in the same limiter.
-    #[inline]
-    fn is_nested(&self, request: &Parts) -> bool {
-        match request.extensions.get::<LoginAttempt>() {
-            None => false,
-            Some(outer) => self.is_counted_by(outer),
-        }
-    }
-
-    #[cold]
-    fn is_counted_by(&self, outer: &LoginAttempt) -> bool {
-        let outers = std::iter::successors(Some(outer), |attempt| attempt.outer());
-        let is_nested = outers.into_iter().any(|outer| {
-            let config = outer.config();
-            // One without a user, or without the values of this one, does not count the same.
-            let counts_the_same = || {
-                config.limiter.is_same(&self.limiter)
-                    && config.values.len() == self.values.len()
-                    && config.shadow == self.shadow
-                    && (outer.has_user() || matches!(self.user, UserSource::Handler))
-            };
-            outer.is_in_flight() && (std::ptr::eq(config, self) || counts_the_same())
-        });
-        if is_nested {
-            events::nested_layer(&self.notices.nested);
-        }
-        is_nested
-    }
-
     /// A caller at this address, with the values that rules count by.
     #[inline]
     fn caller(&self, address: IpAddr, request: &Parts) -> Caller<'static> {

@@ -66,7 +66,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let body = M::wrap(body);
-        if !self.config.counts(&parts) || self.config.is_nested(&parts) {
+        if !self.config.counts(&parts) {
             let request = Request::from_parts(parts, body);
             return ResponseFuture::uncounted(self.inner.call(request));
         }

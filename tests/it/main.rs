@@ -18,6 +18,7 @@ mod limiter;
 mod log;
 mod memory;
 mod model;
+mod nested;
 mod outage;
 mod pages;
 mod parallel;

@@ -1,5 +1,7 @@
 //! The handle to an attempt that handlers receive.
 
+mod nested;
+
 use std::{
     fmt,
     sync::{
@@ -10,7 +12,8 @@ use std::{
 
 use super::{Config, UserSource};
 use crate::{
-    Attempt, Outcome, Period, Report, ReserveError, events, response::Denial, store::StoreFuture,
+    Attempt, Outcome, Period, Refusal, Report, ReserveError, events, response::Denial,
+    store::StoreFuture,
 };
 
 /// The attempt that a request stands for: found in the request's extensions, and an extractor in axum
@@ -46,6 +49,10 @@ struct Shared {
     outcome: OnceLock<Outcome>,
     /// Whether the handler has begun to check the password. Written while the state is locked.
     is_checking: AtomicBool,
+    /// Whether a request has passed a layer of the same limiter further in, and counts under the same token.
+    is_shared: AtomicBool,
+    /// Whether a layer of the same limiter has found another user in the same request.
+    is_contradicted: AtomicBool,
     /// The attempt of a layer further out, which receives the same outcomes.
     outer: OnceLock<LoginAttempt>,
     /// The head of the request, to render what the handler returns. Dropped when the attempt is settled:
@@ -71,6 +78,8 @@ impl LoginAttempt {
                 state: Mutex::new(state),
                 outcome: OnceLock::new(),
                 is_checking: AtomicBool::new(false),
+                is_shared: AtomicBool::new(false),
+                is_contradicted: AtomicBool::new(false),
                 outer: OnceLock::new(),
                 #[cfg(feature = "axum")]
                 head: Mutex::new(None),
@@ -78,14 +87,12 @@ impl LoginAttempt {
         }
     }
 
-    /// Has the attempt of a layer further out receive the same outcomes.
-    pub(super) fn set_outer(&self, outer: Self) {
-        let _ = self.shared.outer.set(outer);
-    }
-
-    /// The attempt of a layer further out.
-    pub(super) fn outer(&self) -> Option<&Self> {
-        self.shared.outer.get()
+    /// A clone that is not one of the handler's.
+    #[inline]
+    pub(super) fn handle(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// Marks that the handler begins to check the password, for a layer
@@ -157,22 +164,46 @@ impl LoginAttempt {
     }
 
     /// The outcome that was recorded, if any.
-    #[inline]
     pub fn outcome(&self) -> Option<Outcome> {
+        self.recorded()
+    }
+
+    #[inline]
+    pub(super) fn recorded(&self) -> Option<Outcome> {
         self.shared.outcome.get().copied()
     }
 
     /// Names the user, if the layer could not or if the name turns out to belong to an account, and
-    /// reserves the attempt under the rules by user as well.
+    /// reserves the attempt under the rules by user as well, in every layer that the request has passed.
     ///
     /// Call it before the password is checked, and check one password: an attempt is one guess.
     ///
     /// # Errors
     ///
     /// [`ReserveError::Refused`] if a rule by user refuses the attempt, which is then taken back as a
-    /// whole: respond with the error, no outcome is needed. [`ReserveError::Store`] if the store can't
+    /// whole, in every layer: respond with the error, no outcome is needed. [`ReserveError::Store`] if the store can't
     /// decide. [`ReserveError::Settled`] if the attempt was settled because its request ended.
     pub async fn identify(&self, user: &str) -> Result<(), ReserveError> {
+        // From the outside in, as the request came. One that has an outcome has made its guess.
+        let mut attempts: Vec<_> = self.and_outers().collect();
+        attempts.retain(|attempt| std::ptr::eq(*attempt, self) || attempt.recorded().is_none());
+        for attempt in attempts.iter().rev() {
+            let identified = attempt.identify_one(user).await;
+            if let Err(ReserveError::Refused(refusal)) = &identified {
+                for attempt in &attempts {
+                    attempt.withdraw(refusal);
+                }
+            }
+            identified?;
+        }
+        for attempt in attempts {
+            let is_contradicted = &attempt.shared.is_contradicted;
+            is_contradicted.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn identify_one(&self, user: &str) -> Result<(), ReserveError> {
         let mut attempt = match &*self.lock() {
             State::Reserved(attempt) => attempt.copy(),
             State::Shadowed(_) => return Ok(()),
@@ -278,14 +309,16 @@ impl LoginAttempt {
         matches!(&*self.lock(), State::Reserved(attempt) if attempt.is_withdrawn())
     }
 
+    /// Takes the attempt back, because that of another layer was refused.
+    fn withdraw(&self, refusal: &Refusal) {
+        if let State::Reserved(attempt) = &mut *self.lock() {
+            attempt.withdraw(refusal);
+        }
+    }
+
     /// Whether the attempt has a user with a name.
     pub(super) fn has_user(&self) -> bool {
         matches!(&*self.lock(), State::Reserved(attempt) if attempt.has_user())
-    }
-
-    /// Whether the attempt has not been settled.
-    pub(super) fn is_in_flight(&self) -> bool {
-        !matches!(&*self.lock(), State::Settled)
     }
 
     /// Why the attempt would have been denied, if the layer is in shadow mode.
@@ -319,11 +352,24 @@ impl LoginAttempt {
         } else {
             default
         };
-        self.settle_locked(state, self.outcome().unwrap_or(default))
+        self.settle_locked(state, self.recorded().unwrap_or(default))
     }
 
     #[inline]
-    fn settle_locked(&self, mut state: MutexGuard<'_, State>, outcome: Outcome) -> StoreFuture<()> {
+    fn settle_locked(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        mut outcome: Outcome,
+    ) -> StoreFuture<()> {
+        if self.outer().is_some()
+            && let State::Reserved(attempt) = &*state
+        {
+            self.pass_on(attempt.token(), outcome);
+        }
+        // It is unclear whose password was correct, so that takes back nothing but itself.
+        if outcome == Outcome::Success && self.shared.is_contradicted.load(Ordering::Relaxed) {
+            outcome = Outcome::NotAnAttempt;
+        }
         let written = match &*state {
             State::Reserved(attempt) => {
                 if !attempt.has_user() {
@@ -372,7 +418,7 @@ impl LoginAttempt {
 impl fmt::Debug for LoginAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoginAttempt")
-            .field("outcome", &self.outcome())
+            .field("outcome", &self.recorded())
             .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,109 @@
+//! Attempts of one request in several layers.
+
+use std::sync::atomic::Ordering;
+
+use super::{LoginAttempt, Shared, State};
+use crate::{Outcome, Token, attempt::Within, events, layer::Config};
+
+impl LoginAttempt {
+    /// Has the attempts of layers further out receive the same outcomes, if they are of the same login.
+    #[cold]
+    pub(in crate::layer) fn set_outer(&self, outer: Self) {
+        let Some(outer) = outer.and_outers().find(|outer| !self.is_apart_from(outer)) else {
+            return;
+        };
+        for outer in outer.and_outers().filter(|outer| self.shares_with(outer)) {
+            self.compare_user(outer);
+        }
+        let _ = self.shared.outer.set(outer.handle());
+    }
+
+    /// The attempt of a layer further out.
+    pub(super) fn outer(&self) -> Option<&Self> {
+        self.shared.outer.get()
+    }
+
+    /// This attempt, and those of layers further out.
+    pub(super) fn and_outers(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |attempt| attempt.outer())
+    }
+
+    /// Whether the other attempt has ended, or is another login's: of the requests in a batch, all but the
+    /// first reserve attempts of their own.
+    fn is_apart_from(&self, outer: &Self) -> bool {
+        let has_ended = matches!(*outer.lock(), State::Settled);
+        let is_other = match (self.token(), outer.token()) {
+            (Some(own), Some(other)) => own != other,
+            _ => false,
+        };
+        has_ended || (is_other && self.config().limiter.is_same(&outer.config().limiter))
+    }
+
+    fn shares_with(&self, outer: &Self) -> bool {
+        self.token().is_some() && self.token() == outer.token()
+    }
+
+    fn token(&self) -> Option<Token> {
+        match &*self.lock() {
+            State::Reserved(attempt) => Some(attempt.token()),
+            State::Shadowed(_) | State::Settled => None,
+        }
+    }
+
+    /// Compares the user with that of an attempt further out, which has the same token.
+    fn compare_user(&self, outer: &Self) {
+        let (own, mut other) = (self.lock(), outer.lock());
+        let (State::Reserved(own), State::Reserved(other)) = (&*own, &mut *other) else {
+            return;
+        };
+        if other.is_contradicted_by(own) {
+            for attempt in [self, outer] {
+                let is_contradicted = &attempt.shared.is_contradicted;
+                is_contradicted.store(true, Ordering::Relaxed);
+            }
+        } else if own.has_user() && other.is_nameless() {
+            other.take_name_of(own);
+        }
+    }
+
+    /// The attempt that one of a layer further in with the same limiter shares: the first of this login, if
+    /// there is one, no password was checked and no other request has passed that layer.
+    pub(in crate::layer) fn share(&self, config: &Config) -> Option<Box<Within>> {
+        let is_same = |attempt: &&Self| attempt.config().limiter.is_same(&config.limiter);
+        let same = self.and_outers().find(is_same)?;
+        let Shared {
+            outcome,
+            is_checking,
+            is_shared,
+            ..
+        } = &*same.shared;
+        let state = same.lock();
+        let within = match &*state {
+            State::Reserved(attempt) if !attempt.is_withdrawn() => attempt.share(),
+            _ => return None,
+        };
+        if outcome.get().is_some()
+            || is_checking.load(Ordering::Relaxed)
+            || is_shared.swap(true, Ordering::Relaxed)
+        {
+            return None;
+        }
+        if std::ptr::eq(same.config(), config) {
+            events::nested_layer(&config.notices.nested);
+        }
+        Some(within)
+    }
+
+    /// Has the attempts further out that have this token settle with this outcome too: the layer nearest to the
+    /// handler decides. What is not an attempt here may be one there.
+    #[cold]
+    pub(super) fn pass_on(&self, token: Token, outcome: Outcome) {
+        if outcome == Outcome::NotAnAttempt {
+            return;
+        }
+        let outers = self.and_outers().skip(1);
+        for outer in outers.filter(|outer| outer.token() == Some(token)) {
+            let _ = outer.shared.outcome.set(outcome);
+        }
+    }
+}

@@ -251,6 +251,18 @@ pub(crate) fn no_outcome(once: &Once, outcome: Outcome) {
     });
 }
 
+/// A response with 422 to a request without a user was not counted. Logged once per layer.
+pub(crate) fn rejected(once: &Once) {
+    once.call_once(|| {
+        event!(
+            warn,
+            "a login request without a user was answered with 422 and not counted, since an extractor may \
+             have rejected its body: a handler that responds with 422 to a wrong password has to call \
+             `failed()`"
+        );
+    });
+}
+
 /// A handler recorded an outcome after the attempt was settled.
 pub(crate) fn late_outcome(outcome: Outcome) {
     event!(

@@ -51,9 +51,13 @@ where
 /// The default: a server error is not an attempt, nor is a response of the router, an extractor or another
 /// layer in place of the handler (405, 406, 408, 413, 415, 429); everything else is a failure.
 ///
-/// The layer also knows the user. Without one, the response to a `GET`, `HEAD` or `OPTIONS` is not an attempt
-/// unless it is 401 or 403, and 422 is not an attempt: it is how axum rejects a body without the field. A
-/// `GET` that checks a secret, such as a link with a code, must record its outcome.
+/// The layer also knows the user, and what the handler does with its [`LoginAttempt`](crate::LoginAttempt).
+/// Without a user, the response to a `GET`, `HEAD` or `OPTIONS` is not an attempt unless it is 401 or 403. A
+/// `GET` that checks a secret, such as a link with a code, must record its outcome. Without a user, 422 is not an
+/// attempt either if the handler takes the `LoginAttempt` and no method of it was called: it is how axum rejects a body
+/// without the field, after the attempt was extracted and before the handler runs. So **a handler that responds
+/// with 422 to a wrong password must record it**, or name the user first; the log states once that a 422 was not
+/// counted.
 ///
 /// A response with a [`Denial`](crate::response::Denial) in its extensions, from a layer further in, is not an
 /// attempt under any classifier.
@@ -78,9 +82,16 @@ impl Classify for FailureByDefault {
     }
 }
 
-/// By HTTP status: 2xx is a success; 5xx, 405, 406, 408, 413, 415, 422 and 429 are not an attempt; everything
+/// By HTTP status: 2xx is a success; 5xx, 405, 406, 408, 413, 415 and 429 are not an attempt; everything
 /// else is a failure. `GET`, `HEAD` and `OPTIONS` are never a success: loading the login page is not logging
 /// in. Of a gRPC response with 2xx the status of the call decides, as with [`ByGrpcStatus`].
+///
+/// 422 is a failure if a user is known, or a method of the [`LoginAttempt`](crate::LoginAttempt) was called. Otherwise
+/// the layer takes it for the response of an extractor that rejects a body, which is not an attempt, and logs so
+/// once.
+///
+/// **A redirect is a failure**, also after a correct password: many forms redirect after a wrong one too, and the
+/// two can't be told apart. A handler that redirects has to record its outcomes.
 ///
 /// For an endpoint that responds with 401 or 403 to a wrong password, and with 2xx only to a correct one
 /// that needs no other factor. A page that responds with 200 to a wrong password would reset its own
@@ -91,7 +102,6 @@ pub struct ByStatus;
 impl Classify for ByStatus {
     fn classify(&self, method: &Method, response: &Parts) -> Outcome {
         match response.status.as_u16() {
-            422 => Outcome::NotAnAttempt,
             _ if is_unhandled(response.status) => Outcome::NotAnAttempt,
             200..=299 if method.is_safe() => Outcome::NotAnAttempt,
             200..=299 if grpc_status(response).is_some_and(|status| status != 0) => {
@@ -112,8 +122,12 @@ impl Classify for ByStatus {
     }
 }
 
-/// By the gRPC status: `OK` is a success; an error that is the server's, or `RESOURCE_EXHAUSTED`, is not an attempt;
-/// everything else is a failure.
+/// By the gRPC status: `OK` is a success; an error that is the server's (`DEADLINE_EXCEEDED`, `UNIMPLEMENTED`,
+/// `INTERNAL`, `UNAVAILABLE`, `DATA_LOSS`), or `RESOURCE_EXHAUSTED`, is not an attempt; everything else is a failure.
+/// So is `UNKNOWN`, which may stand for any error, a wrong password included.
+///
+/// In gRPC-Web the status is in the body, which is not read, so every response is a failure: put the layer inside of
+/// the one that translates, where responses are gRPC.
 ///
 /// A response with a message has its status in trailers. The attempt is then in flight until the trailers are
 /// sent, and the trailers are sent when it is settled. A response that ends without a status, or is dropped
@@ -189,7 +203,7 @@ fn is_unhandled(status: StatusCode) -> bool {
     )
 }
 
-/// `UNKNOWN`, `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED` (as HTTP's 429), `ABORTED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE`, `DATA_LOSS`.
+/// `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED` (as HTTP's 429), `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE`, `DATA_LOSS`.
 const fn is_grpc_unchecked(status: u16) -> bool {
-    matches!(status, 2 | 4 | 8 | 10 | 12 | 13 | 14 | 15)
+    matches!(status, 4 | 8 | 12 | 13 | 14 | 15)
 }

@@ -3,8 +3,8 @@
 use http::{HeaderMap, Method, Response, StatusCode, response::Parts};
 
 use super::{
-    LoginAttempt,
-    classify::{Classify, FailureByDefault},
+    Classifier, LoginAttempt,
+    classify::{ByStatus, Classify, FailureByDefault},
 };
 use crate::{
     AttemptFuture, Outcome,
@@ -89,7 +89,7 @@ impl Guard {
             }
             // The service failed, not the client.
             Err(error) => {
-                let outcome = self.attempt.outcome();
+                let outcome = self.attempt.recorded();
                 (outcome.unwrap_or(Outcome::NotAnAttempt), Err(error))
             }
         };
@@ -105,9 +105,9 @@ impl Guard {
         &mut self,
         trailers: Option<&HeaderMap>,
     ) -> Option<Settling> {
-        let outcome = self.attempt.outcome().unwrap_or_else(|| {
-            let classifier = self.attempt.config().classifier.as_ref();
-            classifier.map_or(Outcome::Failure, |by| by.classify_trailers(trailers))
+        let outcome = self.attempt.recorded().unwrap_or_else(|| {
+            let classifier = self.attempt.config().classifier.get();
+            classifier.classify_trailers(trailers)
         });
         self.settle(outcome)
     }
@@ -119,7 +119,7 @@ impl Guard {
         if let Some(outcome) = response.extensions.get::<Outcome>() {
             self.attempt.record(*outcome);
         }
-        let recorded = self.attempt.outcome();
+        let recorded = self.attempt.recorded();
         if recorded.is_some() {
             return recorded;
         }
@@ -129,29 +129,57 @@ impl Guard {
             return Some(Outcome::NotAnAttempt);
         }
         let config = self.attempt.config();
-        if let Some(classifier) = &config.classifier {
-            let awaits_trailers = classifier.awaits_trailers(&self.method, response);
-            return (!awaits_trailers).then(|| classifier.classify(&self.method, response));
+        let is_unprocessable = response.status == StatusCode::UNPROCESSABLE_ENTITY;
+        if is_unprocessable && self.is_rejected() {
+            return Some(Outcome::NotAnAttempt);
+        }
+        match &config.classifier {
+            Classifier::Custom(classifier) => return self.classify(&**classifier, response),
+            Classifier::ByStatus => return self.classify(&ByStatus, response),
+            Classifier::Default => {}
         }
         let outcome = FailureByDefault.classify(&self.method, response);
         if outcome != Outcome::Failure || self.attempt.is_withdrawn() {
             return Some(outcome);
         }
-        if self.is_idle(response.status) && !self.attempt.has_user() {
+        if self.is_page_view(response.status) {
             return Some(Outcome::NotAnAttempt);
         }
         events::no_outcome(&config.notices.no_outcome, outcome);
         Some(outcome)
     }
 
-    /// Whether this is the response to a request that checks no password, unless it names a user: the view of
-    /// a page, or a body that an extractor rejects.
-    fn is_idle(&self, status: StatusCode) -> bool {
-        match status {
+    #[inline]
+    fn classify(&self, by: &(impl Classify + ?Sized), response: &Parts) -> Option<Outcome> {
+        let awaits_trailers = by.awaits_trailers(&self.method, response);
+        (!awaits_trailers).then(|| by.classify(&self.method, response))
+    }
+
+    /// Whether this is the response to a request that only views a page.
+    fn is_page_view(&self, status: StatusCode) -> bool {
+        let is_page = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => false,
-            StatusCode::UNPROCESSABLE_ENTITY => true,
             _ => self.method.is_safe(),
+        };
+        is_page && !self.attempt.has_user()
+    }
+
+    /// Whether 422 may be the response of an extractor that rejects a body, ahead of the handler. With a user,
+    /// or after the handler has used the attempt, it is the handler's.
+    #[cold]
+    fn is_rejected(&self) -> bool {
+        let config = self.attempt.config();
+        let is_rejected = !self.attempt.has_user()
+            && match config.classifier {
+                // A handler that has no attempt never records one, so each of its responses counts.
+                Classifier::Default => self.attempt.is_taken() && !self.attempt.is_used(),
+                Classifier::ByStatus => !self.attempt.is_used(),
+                Classifier::Custom(_) => false,
+            };
+        if is_rejected {
+            events::rejected(&config.notices.rejected);
         }
+        is_rejected
     }
 
     #[inline]
@@ -160,7 +188,7 @@ impl Guard {
         // As in the layer's own refusal by a rule with a user: no fields.
         if config.rate_limit_fields
             && !self.attempt.is_withdrawn()
-            && let Some(report) = self.attempt.report()
+            && let Some(report) = self.attempt.standings()
         {
             let failed = matches!(outcome, Outcome::Failure | Outcome::UnknownUser);
             if let Some(fields) = RateLimitFields::of_report(&report, failed) {

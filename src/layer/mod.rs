@@ -114,8 +114,7 @@ struct Config {
     pass_oversized: bool,
     marked_checks: bool,
     is_second_factor: bool,
-    /// `None` for [`FailureByDefault`](classify::FailureByDefault), which logs a missing outcome.
-    classifier: Option<Arc<dyn Classify>>,
+    classifier: Classifier,
     notices: Arc<Notices>,
     responder: Arc<dyn Respond>,
     filter: Option<Filter>,
@@ -130,7 +129,27 @@ struct Notices {
     no_user: Once,
     no_second_factor: Once,
     nested: Once,
+    rejected: Once,
     samples: events::Samples,
+}
+
+#[derive(Clone)]
+enum Classifier {
+    /// [`FailureByDefault`](classify::FailureByDefault), which logs a missing outcome.
+    Default,
+    /// [`ByStatus`](classify::ByStatus).
+    ByStatus,
+    Custom(Arc<dyn Classify>),
+}
+
+impl Classifier {
+    fn get(&self) -> &dyn Classify {
+        match self {
+            Self::Default => &classify::FailureByDefault,
+            Self::ByStatus => &classify::ByStatus,
+            Self::Custom(classifier) => &**classifier,
+        }
+    }
 }
 
 type Filter = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -197,12 +216,13 @@ impl LoginRateLimitLayer {
                 pass_oversized: false,
                 marked_checks: false,
                 is_second_factor: false,
-                classifier: None,
+                classifier: Classifier::Default,
                 notices: Arc::new(Notices {
                     no_outcome: Once::new(),
                     no_user: Once::new(),
                     no_second_factor: Once::new(),
                     nested: Once::new(),
+                    rejected: Once::new(),
                     samples: events::Samples::default(),
                 }),
                 responder: Arc::new(ByAccept::new()),
@@ -347,9 +367,14 @@ impl<M> LoginRateLimitLayer<M> {
     /// [`FailureByDefault`](crate::classify::FailureByDefault).
     #[must_use]
     pub fn with_classifier<C: Classify>(self, classifier: C) -> Self {
-        let is_default = is_type::<C, classify::FailureByDefault>();
-        let classifier: Arc<dyn Classify> = Arc::new(classifier);
-        self.with(|config| config.classifier = (!is_default).then_some(classifier))
+        let classifier = if is_type::<C, classify::FailureByDefault>() {
+            Classifier::Default
+        } else if is_type::<C, classify::ByStatus>() {
+            Classifier::ByStatus
+        } else {
+            Classifier::Custom(Arc::new(classifier))
+        };
+        self.with(|config| config.classifier = classifier)
     }
 
     /// Sets how denials are rendered. The default is [`ByAccept`].

@@ -473,7 +473,7 @@ async fn a_guess_by_get_is_an_attempt_whatever_the_answer() {
 async fn a_response_that_checked_no_password_is_not_an_attempt() {
     let limiter = limiter();
     let layer = LoginRateLimitLayer::new(limiter.clone());
-    let status = async |request: axum::extract::Request| {
+    let status = async |_: LoginAttempt, request: axum::extract::Request| {
         let status: u16 = request.uri().query().unwrap().parse().unwrap();
         StatusCode::from_u16(status).unwrap()
     };
@@ -491,18 +491,143 @@ async fn a_response_that_checked_no_password_is_not_an_attempt() {
     }
 }
 
-/// Some frameworks answer a wrong password with 422, so that is not free where the user is known.
+/// Some frameworks answer a wrong password with 422, so that is not free where the user is known, nor where
+/// the handler records nothing at all.
 #[tokio::test]
 async fn an_app_that_answers_422_to_a_wrong_password_gives_no_free_guesses() {
-    let layer = LoginRateLimitLayer::new(limiter()).with_body_user(FormField::new("username"));
-    let handler = async || StatusCode::UNPROCESSABLE_ENTITY;
-    let app = serve(Router::new().route("/login", post(handler).layer(layer)));
-    for i in 0..7 {
+    let handler = async |Form(_): Form<Login>| StatusCode::UNPROCESSABLE_ENTITY;
+    let plain = || LoginRateLimitLayer::new(limiter());
+    let named = || plain().with_body_user(FormField::new("username"));
+    let guess = || post_body(FORM, "username=victim");
+    let app = |method| serve(Router::new().route("/login", method));
+    for (app, limit) in [
+        (app(post(handler).layer(named())), 5),
+        (
+            app(post(handler).layer(named().with_classifier(ByStatus))),
+            5,
+        ),
+        (app(post(handler).layer(plain())), 25),
+    ] {
+        for i in 0..30 {
+            let status = send(&app, guess()).await.status();
+            assert_eq!(status.as_u16(), if i < limit { 422 } else { 429 });
+        }
+    }
+}
+
+/// A handler that asks how many attempts remain has been called, so it was no extractor that responded.
+#[tokio::test]
+async fn a_handler_that_uses_its_attempt_and_answers_422_gives_no_free_guesses() {
+    let handler = async |attempt: LoginAttempt, Form(_): Form<Login>| {
+        let remaining = attempt.remaining().unwrap_or_default();
+        (StatusCode::UNPROCESSABLE_ENTITY, remaining.to_string())
+    };
+    let layer = || LoginRateLimitLayer::new(limiter());
+    for layer in [layer(), layer().with_classifier(ByStatus)] {
+        let app = serve(Router::new().route("/login", post(handler).layer(layer)));
+        for i in 0..30 {
+            let guess = post_body(FORM, "username=victim");
+            let status = send(&app, guess).await.status();
+            assert_eq!(status.as_u16(), if i < 25 { 422 } else { 429 });
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_an_extractor_rejects_locks_nobody_out() {
+    let (log, _guard) = Log::start();
+    let limiter = limiter();
+    let handler = async |attempt: LoginAttempt, Form(_): Form<Login>| {
+        attempt.failed();
+        StatusCode::UNAUTHORIZED
+    };
+    let plain = LoginRateLimitLayer::new(limiter.clone());
+    let inner = plain.clone().with_filter(|_| false);
+    let app = Router::new().route("/login", post(handler).layer(inner));
+    let app = serve(app.layer(plain.clone()).layer(plain));
+    for _ in 0..30 {
+        let status = send(&app, post_body(FORM, "name=misspelled"))
+            .await
+            .status();
+        assert_eq!(status, 422);
+    }
+    assert_eq!(usage(&limiter).await, 0);
+    assert!(log.count("answered with 422") > 0, "{}", log.text());
+}
+
+/// A form that redirects after a wrong password too can't be told from one that does not.
+#[tokio::test]
+async fn by_status_a_redirect_is_no_success() {
+    let limiter = limiter();
+    let layer = LoginRateLimitLayer::new(limiter.clone())
+        .with_body_user(FormField::new("username"))
+        .with_classifier(ByStatus);
+    let to_login = async || axum::response::Redirect::to("/login?error");
+    let to_home = async |attempt: LoginAttempt| {
+        attempt.succeeded();
+        axum::response::Redirect::to("/")
+    };
+    let app = Router::new()
+        .route("/login", post(to_login))
+        .route("/right", post(to_home));
+    let app = serve(app.layer(layer));
+    for i in 0..4 {
+        assert_eq!(usage(&limiter).await, i);
         let status = send(&app, post_body(FORM, "username=victim"))
             .await
             .status();
-        assert_eq!(status.as_u16(), if i < 5 { 422 } else { 429 });
+        assert_eq!(status, 303);
     }
+    let mut right = post_body(FORM, "username=victim");
+    *right.uri_mut() = "/right".parse().unwrap();
+    assert_eq!(send(&app, right).await.status(), 303);
+    assert_eq!(usage(&limiter).await, 0);
+}
+
+/// A wrong password may come as any error that is not clearly the server's.
+#[tokio::test]
+async fn a_grpc_status_that_tells_nothing_gives_no_free_guesses() {
+    for (code, counts) in [
+        ("2", true),  // UNKNOWN
+        ("10", true), // ABORTED
+        ("16", true), // UNAUTHENTICATED
+        ("4", false), // DEADLINE_EXCEEDED
+        ("8", false), // RESOURCE_EXHAUSTED
+        ("12", false),
+        ("13", false), // INTERNAL
+        ("14", false), // UNAVAILABLE
+        ("15", false),
+    ] {
+        let layer = LoginRateLimitLayer::new(limiter());
+        for layer in [layer.clone(), layer.with_classifier(ByGrpcStatus)] {
+            let limiter = layer.limiter().clone();
+            let before = usage(&limiter).await;
+            let handler = async move || {
+                let content_type = (CONTENT_TYPE.as_str(), "application/grpc");
+                ([content_type, ("grpc-status", code)], "")
+            };
+            let app = serve(Router::new().route("/login", post(handler).layer(layer)));
+            send(&app, post_body(None, "")).await;
+            assert_eq!(usage(&limiter).await - before, u32::from(counts), "{code}");
+        }
+    }
+}
+
+/// In gRPC-Web the status is in the body, which the layer does not read: inside of the layer that translates,
+/// it is in trailers.
+#[tokio::test]
+async fn a_status_in_the_body_of_grpc_web_is_no_success() {
+    let limiter = limiter();
+    let layer = LoginRateLimitLayer::new(limiter.clone())
+        .with_user(|_: &Parts| Some("user".to_owned()))
+        .with_classifier(ByGrpcStatus);
+    let handler = async || {
+        let ok = &b"\0\0\0\0\0\x80\0\0\0\x0fgrpc-status:0\r\n"[..];
+        ([(CONTENT_TYPE, "application/grpc-web+proto")], ok)
+    };
+    let app = serve(Router::new().route("/login", post(handler).layer(layer)));
+    text(send(&app, post_body(None, "")).await).await;
+    assert_eq!(usage(&limiter).await, 1);
 }
 
 #[tokio::test]

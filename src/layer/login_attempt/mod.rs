@@ -37,7 +37,6 @@ use crate::{
 ///     }
 /// }
 /// ```
-#[derive(Clone)]
 pub struct LoginAttempt {
     shared: Arc<Shared>,
 }
@@ -49,6 +48,10 @@ struct Shared {
     outcome: OnceLock<Outcome>,
     /// Whether the handler has begun to check the password. Written while the state is locked.
     is_checking: AtomicBool,
+    /// Whether a handler, or something else inside of the layer, has cloned the handle.
+    is_taken: AtomicBool,
+    /// Whether the handler has called a method of the handle.
+    is_used: AtomicBool,
     /// Whether a request has passed a layer of the same limiter further in, and counts under the same token.
     is_shared: AtomicBool,
     /// Whether a layer of the same limiter has found another user in the same request.
@@ -78,6 +81,8 @@ impl LoginAttempt {
                 state: Mutex::new(state),
                 outcome: OnceLock::new(),
                 is_checking: AtomicBool::new(false),
+                is_taken: AtomicBool::new(false),
+                is_used: AtomicBool::new(false),
                 is_shared: AtomicBool::new(false),
                 is_contradicted: AtomicBool::new(false),
                 outer: OnceLock::new(),
@@ -107,6 +112,7 @@ impl LoginAttempt {
     /// [`ReserveError::Settled`] if the request has ended, and with it the attempt;
     /// [`ReserveError::Refused`] if the attempt was refused when its user was identified.
     pub fn begin_check(&self) -> Result<(), ReserveError> {
+        self.note_use();
         if let Some(outer) = self.outer() {
             outer.begin_check()?;
         }
@@ -165,12 +171,30 @@ impl LoginAttempt {
 
     /// The outcome that was recorded, if any.
     pub fn outcome(&self) -> Option<Outcome> {
+        self.note_use();
         self.recorded()
     }
 
     #[inline]
     pub(super) fn recorded(&self) -> Option<Outcome> {
         self.shared.outcome.get().copied()
+    }
+
+    /// Notes that a handler is at work, in the attempts of layers further out too.
+    fn note_use(&self) {
+        for attempt in self.and_outers() {
+            attempt.shared.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the handle was cloned, as extractors do.
+    pub(super) fn is_taken(&self) -> bool {
+        self.shared.is_taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether the handler has called a method of the handle.
+    pub(super) fn is_used(&self) -> bool {
+        self.shared.is_used.load(Ordering::Relaxed)
     }
 
     /// Names the user, if the layer could not or if the name turns out to belong to an account, and
@@ -184,6 +208,7 @@ impl LoginAttempt {
     /// whole, in every layer: respond with the error, no outcome is needed. [`ReserveError::Store`] if the store can't
     /// decide. [`ReserveError::Settled`] if the attempt was settled because its request ended.
     pub async fn identify(&self, user: &str) -> Result<(), ReserveError> {
+        self.note_use();
         // From the outside in, as the request came. One that has an outcome has made its guess.
         let mut attempts: Vec<_> = self.and_outers().collect();
         attempts.retain(|attempt| std::ptr::eq(*attempt, self) || attempt.recorded().is_none());
@@ -229,6 +254,11 @@ impl LoginAttempt {
     /// How each rule stood when the attempt was admitted, this attempt included. `None` if the attempt is
     /// not counted, or is settled.
     pub fn report(&self) -> Option<Report> {
+        self.note_use();
+        self.standings()
+    }
+
+    pub(super) fn standings(&self) -> Option<Report> {
         match &*self.lock() {
             State::Reserved(attempt) => Some(attempt.report().clone()),
             State::Shadowed(_) | State::Settled => None,
@@ -246,6 +276,7 @@ impl LoginAttempt {
 
     /// The number of attempts that all rules together still admit if this one fails.
     pub fn remaining(&self) -> Option<u32> {
+        self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) if attempt.is_withdrawn() => Some(0),
             State::Reserved(attempt) => attempt.report().remaining(),
@@ -412,6 +443,15 @@ impl LoginAttempt {
         // The state is replaced as a whole, so it is consistent after a panic too.
         let state = self.shared.state.lock();
         state.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clone for LoginAttempt {
+    fn clone(&self) -> Self {
+        for attempt in self.and_outers() {
+            attempt.shared.is_taken.store(true, Ordering::Relaxed);
+        }
+        self.handle()
     }
 }
 

@@ -104,24 +104,23 @@ impl Refusal {
         lifts.write_words(words)
     }
 
-    /// Writes the text of [`Display`](fmt::Display).
-    pub(crate) fn write_detail(&self, words: &mut impl fmt::Write) -> fmt::Result {
+    /// The text of [`Display`](fmt::Display), without the time that ends it for a block.
+    pub(crate) const fn detail_start(&self) -> &'static str {
         match (self.reason(), self.lifts()) {
-            (Reason::Busy, _) => {
-                return words.write_str("too many attempts at once, try again in a moment");
-            }
-            (Reason::Blocked, Period::Forever) => {
-                words.write_str("too many failed attempts, blocked ")?;
-            }
-            (Reason::Blocked, _) => words.write_str("too many failed attempts, try again ")?,
+            (Reason::Busy, _) => "too many attempts at once, try again in a moment",
+            (Reason::Blocked, Period::Forever) => "too many failed attempts, blocked ",
+            (Reason::Blocked, _) => "too many failed attempts, try again ",
         }
-        self.write_lifts(words)
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_detail(f)
+        f.write_str(self.detail_start())?;
+        match self.reason() {
+            Reason::Busy => Ok(()),
+            Reason::Blocked => self.write_lifts(f),
+        }
     }
 }
 

@@ -181,27 +181,26 @@ where
 
 #[inline]
 fn wrap<R, E>(response: Result<Response<R>, E>) -> Result<Response<ResponseBody<R>>, E> {
-    response.map(|response| {
-        #[cfg(feature = "axum")]
-        let response = match replaced(response) {
-            Ok(replacement) => return replacement,
-            Err(response) => response,
-        };
+    #[cfg(feature = "axum")]
+    let response = response.map(|mut response| {
+        if let Some(replacement) = response.extensions_mut().remove() {
+            return replace(response, replacement);
+        }
         response.map(ResponseBody::inner)
-    })
+    });
+    #[cfg(not(feature = "axum"))]
+    let response = response.map(|response| response.map(ResponseBody::inner));
+    response
 }
 
-/// What the layer sends in place of a denial that the handler returned; else the response as it was.
+/// What the layer sends in place of a denial that the handler returned.
 #[cfg(feature = "axum")]
-#[inline]
-fn replaced<R>(mut response: Response<R>) -> Result<Response<ResponseBody<R>>, Response<R>> {
-    let Some(replacement) = response.extensions_mut().remove::<Replacement>() else {
-        return Err(response);
-    };
-    let mut replacement = replacement.0;
+#[cold]
+fn replace<R>(mut response: Response<R>, replacement: Replacement) -> Response<ResponseBody<R>> {
+    let mut replacement = *replacement.0;
     let own = std::mem::take(response.extensions_mut());
     replacement.extensions_mut().extend(own);
-    Ok(replacement.map(ResponseBody::denial))
+    replacement.map(ResponseBody::denial)
 }
 
 impl<S, M, B> fmt::Debug for ResponseFuture<S, M, B>

@@ -64,15 +64,16 @@ impl<H: Respond> Respond for ByAccept<H> {
 /// Whether the client speaks gRPC. To any other, a response with status 200 would look like a success.
 fn is_grpc(request: &Parts) -> bool {
     const GRPC: &[u8] = b"application/grpc";
+    // The cheap ones first: most refused requests are no such.
+    if request.version != Version::HTTP_2 || request.method != Method::POST {
+        return false;
+    }
     let content_type = request.headers.get(http::header::CONTENT_TYPE);
     let Some((kind, rest)) = content_type.and_then(|t| t.as_bytes().split_at_checked(GRPC.len()))
     else {
         return false;
     };
-    kind.eq_ignore_ascii_case(GRPC)
-        && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
-        && request.method == Method::POST
-        && request.version == Version::HTTP_2
+    kind.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
 /// Whether a client prefers HTML to JSON. Without a preference it is a program.

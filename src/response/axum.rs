@@ -91,7 +91,7 @@ pub(crate) struct Unrendered;
 
 /// In the extensions of a response: what the layer sends in its place.
 #[derive(Clone)]
-pub(crate) struct Replacement(pub(crate) Response<Bytes>);
+pub(crate) struct Replacement(pub(crate) Box<Response<Bytes>>);
 
 impl Replacement {
     /// `rendered`, with the headers that layers further in have added to the response that it replaces.
@@ -114,6 +114,6 @@ impl Replacement {
                 }
             }
         }
-        Self(rendered)
+        Self(Box::new(rendered))
     }
 }

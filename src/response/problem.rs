@@ -1,6 +1,6 @@
 //! Denials as `application/problem+json`.
 
-use std::{fmt, sync::LazyLock};
+use std::{fmt, ops::Range, sync::LazyLock};
 
 use bytes::Bytes;
 use http::{
@@ -123,9 +123,13 @@ fn refused(refusal: &Refusal, retry_after: Option<u64>) -> (Bytes, Option<Header
     };
     let thousandths = refusal.standing().thousandths;
     let mut body = Buffer::new();
-    body.text(TITLE)
-        .words(|body| refusal.write_detail(body))
-        .text(reason)
+    body.text(TITLE).text(refusal.detail_start());
+    let lifts = body.len;
+    if refusal.reason() == Reason::Blocked {
+        body.words(|body| refusal.write_lifts(body));
+    }
+    let lifts = lifts..body.len;
+    body.text(reason)
         .text(refusal.rule())
         .text(r#"","violated-policies":[""#)
         .text(refusal.rule())
@@ -142,9 +146,13 @@ fn refused(refusal: &Refusal, retry_after: Option<u64>) -> (Bytes, Option<Header
         .number(refusal.limit().into())
         .text(r#","remaining":"#)
         .number(refusal.remaining().into())
-        .text(r#","lifts":""#)
-        .words(|body| refusal.write_lifts(body))
-        .text(r#"","retry_after":"#);
+        .text(r#","lifts":""#);
+    if lifts.is_empty() {
+        body.words(|body| refusal.write_lifts(body));
+    } else {
+        body.again(lifts);
+    }
+    body.text(r#"","retry_after":"#);
     let start = body.len;
     match retry_after {
         Some(seconds) => body.number(seconds),
@@ -161,14 +169,14 @@ fn refused(refusal: &Refusal, retry_after: Option<u64>) -> (Bytes, Option<Header
 /// A buffer that holds the longest refusal. Formatting with the standard library would take four times as
 /// long.
 struct Buffer {
-    bytes: [u8; 512],
+    bytes: [u8; 496],
     len: usize,
 }
 
 impl Buffer {
     const fn new() -> Self {
         Self {
-            bytes: [0; 512],
+            bytes: [0; 496],
             len: 0,
         }
     }
@@ -181,6 +189,15 @@ impl Buffer {
             self.len = end;
         }
         self
+    }
+
+    /// Repeats what was written before: words take time.
+    fn again(&mut self, written: Range<usize>) {
+        let end = self.len + written.len();
+        if end <= self.bytes.len() && written.end <= self.len {
+            self.bytes.copy_within(written, self.len);
+            self.len = end;
+        }
     }
 
     fn number(&mut self, number: u64) -> &mut Self {

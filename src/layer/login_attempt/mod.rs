@@ -11,6 +11,8 @@ use std::{
 };
 
 use super::{Config, UserSource};
+#[cfg(feature = "axum")]
+use crate::response::{Replacement, Unrendered};
 use crate::{
     Attempt, Outcome, Period, Refusal, Report, ReserveError, events, response::Denial,
     store::StoreFuture,
@@ -320,17 +322,20 @@ impl LoginAttempt {
 
     /// If the handler returned a denial, has the layer's responder render it in place of the response.
     #[cfg(feature = "axum")]
+    #[inline]
     pub(super) fn render_denial(&self, response: &mut http::response::Parts) {
-        use crate::response::{Replacement, Unrendered};
+        if response.extensions.remove::<Unrendered>().is_some() {
+            self.render_marked(response);
+        }
+    }
 
+    #[cfg(feature = "axum")]
+    #[cold]
+    fn render_marked(&self, response: &mut http::response::Parts) {
         let head = self.head().take();
-        if let Some(denial) = response.extensions.get::<Denial>()
-            && response.extensions.get::<Unrendered>().is_some()
-            && let Some(head) = head
-        {
+        if let (Some(head), Some(denial)) = (head, response.extensions.get()) {
             let rendered = self.config().responder.respond(denial, &head);
             let replacement = Replacement::new(rendered, &response.headers);
-            response.extensions.remove::<Unrendered>();
             response.extensions.insert(replacement);
         }
     }

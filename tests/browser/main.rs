@@ -26,19 +26,16 @@ async fn a_person_who_is_refused_sees_a_page_with_style() {
     browser.open(&example.url).await;
     for left in (1..5).rev() {
         browser.log_in("user@example.com", "guess").await;
-        browser.reads(&format!("Attempts left: {left}.")).await;
+        browser.page_reads(&format!("Attempts left: {left}.")).await;
     }
     browser.log_in("user@example.com", "guess").await;
-    browser.reads("blocked for 1 day").await;
+    browser.page_reads("blocked for 1 day").await;
     // By another name of the same account, so that the handler refuses and not the layer.
     for email in ["user@example.com", "user+other@example.com"] {
         browser.open(&example.url).await;
         browser.log_in(email, "correct-horse").await;
-        let page = browser.page().await;
-        assert!(
-            page.contains("Too many failed attempts") && page.contains("in 1 day."),
-            "{page}"
-        );
+        let page = browser.page_reads("Too many failed attempts").await;
+        assert!(page.contains("in 1 day."), "{page}");
         let radius =
             browser.run("return getComputedStyle(document.querySelector('main')).borderRadius");
         assert_eq!(radius.await, "16px");

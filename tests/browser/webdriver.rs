@@ -118,10 +118,22 @@ impl Browser {
         self.command("execute/sync", script).await
     }
 
-    /// What a person reads on the page.
-    pub async fn page(&self) -> String {
-        let text = self.run("return document.body.innerText").await;
-        text.as_str().unwrap_or_default().to_owned()
+    /// Waits until the page contains `text`, and returns all that a person reads on it. For pages that replace
+    /// each other: between two of them there are no elements, and a script may be aborted.
+    pub async fn page_reads(&self, text: &str) -> String {
+        let script = json!({"script": "return document.body.innerText", "args": []});
+        let mut page = String::new();
+        for _ in 0..600 {
+            let url = format!("{}/execute/sync", self.session);
+            let response = client().post(url).json(&script).send().await.unwrap();
+            let answer: Value = response.json().await.unwrap();
+            page = answer["value"].as_str().unwrap_or_default().to_owned();
+            if page.contains(text) {
+                return page;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the page shows {page:?}, not {text:?}");
     }
 
     pub async fn text(&self, id: &str) -> String {

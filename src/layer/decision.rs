@@ -49,7 +49,7 @@ pub(super) enum Step {
 pub(super) enum Wait {
     /// The store, which may block the caller whoever the user is. Then the user, or else the body.
     Precheck(
-        AttemptFuture<Result<Attempt, ReserveError>>,
+        Box<AttemptFuture<Result<Attempt, ReserveError>>>,
         Option<MaybeReady<Extracted>>,
         Caller<'static>,
     ),
@@ -203,7 +203,7 @@ impl Config {
             KnownBlock::Blocked(refusal) => self.deny(Denial::Refused(refusal), parts),
             // Reserving is answered from the cache if that is fresh, and else revalidates it.
             KnownBlock::Cached => {
-                let attempt = self.limiter.reserve(caller.clone());
+                let attempt = Box::new(self.limiter.reserve(caller.clone()));
                 Step::Wait(Wait::Precheck(attempt, user, caller))
             }
         }

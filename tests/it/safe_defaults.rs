@@ -518,17 +518,27 @@ async fn an_app_that_answers_422_to_a_wrong_password_gives_no_free_guesses() {
 /// A handler that asks how many attempts remain has been called, so it was no extractor that responded.
 #[tokio::test]
 async fn a_handler_that_uses_its_attempt_and_answers_422_gives_no_free_guesses() {
-    let handler = async |attempt: LoginAttempt, Form(_): Form<Login>| {
-        let remaining = attempt.remaining().unwrap_or_default();
-        (StatusCode::UNPROCESSABLE_ENTITY, remaining.to_string())
-    };
-    let layer = || LoginRateLimitLayer::new(limiter());
-    for layer in [layer(), layer().with_classifier(ByStatus)] {
-        let app = serve(Router::new().route("/login", post(handler).layer(layer)));
-        for i in 0..30 {
-            let guess = post_body(FORM, "username=victim");
-            let status = send(&app, guess).await.status();
-            assert_eq!(status.as_u16(), if i < 25 { 422 } else { 429 });
+    let uses: [fn(&LoginAttempt) -> bool; 6] = [
+        |attempt| attempt.remaining().is_some(),
+        |attempt| attempt.usage().is_some(),
+        |attempt| attempt.report().is_some(),
+        |attempt| attempt.outcome().is_some(),
+        |attempt| attempt.block_if_failed().is_some(),
+        |attempt| attempt.begin_check().is_ok(),
+    ];
+    for used in uses {
+        let handler = async move |attempt: LoginAttempt, Form(_): Form<Login>| {
+            used(&attempt);
+            StatusCode::UNPROCESSABLE_ENTITY
+        };
+        let layer = || LoginRateLimitLayer::new(limiter());
+        for layer in [layer(), layer().with_classifier(ByStatus)] {
+            let app = serve(Router::new().route("/login", post(handler).layer(layer)));
+            for i in 0..30 {
+                let guess = post_body(FORM, "username=victim");
+                let status = send(&app, guess).await.status();
+                assert_eq!(status.as_u16(), if i < 25 { 422 } else { 429 });
+            }
         }
     }
 }

@@ -292,6 +292,7 @@ impl LoginAttempt {
     /// A lower bound, [`Report::block_if_failed`] has the details. If the attempt was refused when its user was
     /// identified, this is how long that lasts.
     pub fn block_if_failed(&self) -> Option<Period> {
+        self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) => match attempt.withdrawn() {
                 Some(refusal) => Some(refusal.lifts()),

@@ -38,7 +38,6 @@ pub(super) enum Decision {
 }
 
 /// The result of the steps that need no waiting.
-#[allow(clippy::large_enum_variant)] // what is waited for is moved into a box right away
 pub(super) enum Step {
     Decided(Decision),
     Wait(Wait),

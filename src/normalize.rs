@@ -14,8 +14,9 @@ pub(crate) const MAX_INPUT_LEN: usize = 4 * MAX_LEN;
 /// control characters, which some databases ignore, so that `User`, ` user ` and `ＵＳＥＲ` are one user.
 ///
 /// A guess at `User` must count against `user` if the app finds the same account for both. An app whose
-/// lookup folds more (accents, dots in a mail address, all that follows a NUL) or less (`User` and `user` are two accounts) sets its
-/// own function by [`LoginLimiter::with_normalizer`](crate::LoginLimiter::with_normalizer), or
+/// lookup folds more (accents, dots in a mail address, all that follows a NUL) or less (`User` and `user` are
+/// two accounts) sets its own function by
+/// [`LoginLimiter::with_normalizer`](crate::LoginLimiter::with_normalizer), or
 /// [identifies](crate::Attempt::identify) the account that it found.
 ///
 /// A name whose normal form has more than 320 bytes is only trimmed and stripped of invisible characters, and

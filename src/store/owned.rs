@@ -117,6 +117,16 @@ impl OwnedSlots {
         self.0.retain(|slot| !keys.contains(&&slot.key));
     }
 
+    /// Takes the spelling over from the slots of the same counters.
+    pub(crate) fn respell(&mut self, from: &Self) {
+        for slot in &mut self.0 {
+            let same = from.0.iter().find(|other| other.key == slot.key);
+            if let Some(same) = same {
+                slot.spelling.clone_from(&same.spelling);
+            }
+        }
+    }
+
     pub(crate) fn retain(&mut self, keys: &[&OwnedKey]) {
         self.0.retain(|slot| keys.contains(&&slot.key));
     }

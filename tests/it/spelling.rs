@@ -222,6 +222,24 @@ async fn an_outage_does_not_make_two_spellings_one() {
     assert_eq!(app.both_in_redis("victim").await, (0, 0));
 }
 
+/// What an outage decides is replayed in the spelling of the account that the handler found.
+#[tokio::test]
+async fn an_account_that_is_identified_in_an_outage_clears_its_failures_afterwards() {
+    let app = crate::without_redis::App::start(Outage::Fallback).await;
+    app.lose_redis().await;
+    for _ in 0..3 {
+        let mut attempt = app.limiter.reserve((ip(HOME), "VICTIM")).await.unwrap();
+        attempt.identify("victim").await.unwrap();
+        attempt.settle(Outcome::Failure).await.unwrap();
+    }
+    app.find_redis().await;
+    assert_eq!(app.both_in_redis("victim").await, (3, 3));
+    attempt(&app.limiter, ip(HOME), "victim", Outcome::Success)
+        .await
+        .unwrap();
+    assert_eq!(app.both_in_redis("victim").await, (0, 0));
+}
+
 /// A reader of the database does not see that two keys belong to one name.
 #[tokio::test]
 async fn spellings_are_hashed_apart_in_each_key() {

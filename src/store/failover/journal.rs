@@ -228,6 +228,8 @@ impl Journal {
             let is_in_store = keys.iter().any(|key| !attempt.decided.contains(key));
             match settlement {
                 Settlement::Failed if attempt.counting.len() > 0 => {
+                    // It fails in the spelling of the account that was identified since.
+                    attempt.counting.respell(slots);
                     let at = now.min(attempt.lease_ends);
                     inner.append(Entry::record(token, attempt.counting, at));
                 }

@@ -29,8 +29,7 @@ struct Handler;
 #[tonic::async_trait]
 impl Login for Handler {
     async fn log_in(&self, request: Request<Credentials>) -> Result<Response<Session>, Status> {
-        let attempt = request.extensions().get::<LoginAttempt>().cloned();
-        let attempt = attempt.ok_or_else(|| Status::internal("the layer is missing"))?;
+        let attempt = LoginAttempt::of(request.extensions())?;
         let Credentials { username, password } = request.into_inner();
 
         // Before the password is looked at. A refusal becomes a status with the retry delay.

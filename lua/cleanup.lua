@@ -62,14 +62,27 @@ for i = 1, mains do
     local read = call('ZRANGEBYSCORE', KEYS[i], '-inf', now - ARGV[4], 'WITHSCORES')
     for j = 1, #read, 2 do
       local member, its_spelling = read[j], string.sub(read[j], 17)
-      if tonumber(read[j + 1]) <= 0 then
+      local time, is_pending = time_of(read[j + 1])
+      if time <= 0 then
         -- Of a summary, it is only known whether all of it had the normal form.
         if every_spelling or spelling == '' and not is_mixed(member) then table.insert(others[i], member) end
-      elseif every_spelling or its_spelling == spelling then
+      elseif every_spelling or its_spelling == spelling and not is_pending then
         local token = string.sub(member, 1, 16)
         removed[#removed + 1], tokens[#tokens + 1] = token, token
         if its_spelling ~= spelling then table.insert(others[i], member) end
       end
+    end
+  end
+end
+
+if every_spelling then
+  -- The same attempts in other counters, where they may have failed at another time.
+  local is_removed = {}
+  for _, token in ipairs(removed) do is_removed[token] = true end
+  for i = 1, count do
+    others[i] = others[i] or {}
+    for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[i], '(0', '+inf')) do
+      if #member > 16 and is_removed[string.sub(member, 1, 16)] then table.insert(others[i], member) end
     end
   end
 end

@@ -3,7 +3,8 @@
 --
 -- A counter is a sorted set. Its members with a score above zero are attempt tokens. A score in the past is
 -- the time at which the attempt failed. A score in the future is the end of its lease: the attempt is in
--- flight, and becomes a failure by itself when the lease ends.
+-- flight, and becomes a failure by itself when the lease ends. Times are whole milliseconds. A score of half a
+-- millisecond less stands for the same time and for a spelling that is not known yet, see below.
 --
 -- One more member, with the score -1, may hold the past: a summary of failures that are no longer kept one
 -- by one.
@@ -23,6 +24,7 @@
 --   again      how soon after the end of the last block the next one is longer. backoff: jitter in percent
 --   keep       how long the key is kept after this, in milliseconds; 0: forever
 --   keep_full  the same while a block is or may be in force, for each of the blocks
+--   shadow     whether the counter counts and never refuses
 -- `channel` is where the names of counters are published that were blocked and no longer are.
 
 -- insert limits, channel
@@ -32,6 +34,10 @@ local KEPT = 8
 
 -- A failure whose user was not spelled in the normal form has a suffix of eight bytes behind its token, a hash
 -- of the spelling. A list of spellings has eight bytes for each counter, zeros for one without a user.
+--
+-- An attempt that is reserved in another spelling than the normal form gets its suffix when it fails, since the
+-- app may identify the account until then. Until then it is pending: no success of another attempt takes it
+-- back, also if its lease has ended. Compared with whole milliseconds, half of one less makes no difference.
 local function suffix(spellings, i)
   local own = string.sub(spellings, i * 8 - 7, i * 8)
   return (#own < 8 or own == '\0\0\0\0\0\0\0\0') and '' or own
@@ -45,25 +51,32 @@ local function with_spelling(tokens, spelling)
   return both
 end
 
+-- The time of a score, and whether the spelling is pending.
+local function time_of(score)
+  local time = math.ceil(score)
+  return time, time ~= tonumber(score)
+end
+
 -- Gives a failure its spelling.
 local function spell(key, token, spelling)
   local at = call('ZSCORE', key, token)
   if at then
-    call('ZADD', key, at, token .. spelling)
+    call('ZADD', key, string.format('%.0f', time_of(at)), token .. spelling)
     call('ZREM', key, token)
   end
+end
+
+-- Marks that the spelling of an attempt is not known before it fails.
+local function set_pending(key, token)
+  local at = call('ZSCORE', key, token)
+  if not at then return end
+  local time, is_pending = time_of(at)
+  if not is_pending then call('ZADD', key, string.format('%.1f', time - 0.5), token) end
 end
 
 -- Whether a summary has a capital: failures of other spellings than the normal form are part of it.
 local function is_mixed(summary)
   return summary and string.find(summary, '^%u') ~= nil
-end
-
-local function has_other_spellings(members)
-  for i = 1, #members do
-    if #members[i] > 16 then return true end
-  end
-  return false
 end
 
 local function count_between(key, after, to)
@@ -75,19 +88,22 @@ local function beginning(stop, window)
   return window > 0 and math.max(stop - window, 0) or 0
 end
 
--- Failures, the oldest first, with their times, and the past.
+-- Failures, the oldest first, with their times, the past, and whether any of these is of another spelling than
+-- the normal form, or of one that is not known.
 local function read_failures(key)
   local read = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES')
-  local members, times, past = {}, {}, nil
+  local members, times, past, mixed = {}, {}, nil, false
   for i = 1, #read, 2 do
-    local time = tonumber(read[i + 1])
+    local time, is_pending = time_of(read[i + 1])
     if time > 0 then
       members[#members + 1], times[#times + 1] = read[i], time
+      mixed = mixed or is_pending or #read[i] > 16
     else
       past = read[i]
+      mixed = mixed or is_mixed(past)
     end
   end
-  return members, times, past
+  return members, times, past, mixed
 end
 
 -- The number in a row of a block that begins at `at`, after the last one.
@@ -142,12 +158,12 @@ local function judge_window(key, l)
       if window > 0 then
         -- There is room when fewer than the limit are left.
         local gives_way = call('ZREVRANGEBYSCORE', key, now, '(0', 'WITHSCORES', 'LIMIT', limit - 1, 1)
-        j.reset = gives_way[2] + window - now
+        j.reset = time_of(gives_way[2]) + window - now
       end
       return j
     end
   elseif newest then
-    local last = tonumber(newest)
+    local last = time_of(newest)
     local recent = count_between(key, beginning(last, window), newest)
     if recent >= limit then
       j.nth = number_after(blocks, l.again, j.nth, j.began, last)
@@ -158,7 +174,7 @@ local function judge_window(key, l)
         -- is written with the current time, and must stay.
         j.usage, j.upto = count_between(key, now, '+inf'), last
         if grows then
-          local mixed = is_mixed(j.found) or has_other_spellings(call('ZRANGEBYSCORE', key, '(0', now))
+          local _, _, _, mixed = read_failures(key)
           j.past = string.format('%s %.0f %.0f', mixed and 'W' or 'w', j.nth, last)
         end
       end
@@ -248,11 +264,10 @@ end
 -- Bucket and counter sum failures up: first the past, then those that are kept one by one.
 local function judge_summary(key, l)
   local limit, window, blocks, again = l.limit, l.window, l.blocks, l.again
-  local members, times, found = read_failures(key)
+  local members, times, found, mixed = read_failures(key)
   local letter, x, y, z, nth, began = string.match(found or '', '^(%a) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local j = { limit = limit, reset = 0, drop = {}, found = found }
   local first, is_bucket = times[1] or now, l.algorithm == 'bucket'
-  local mixed = is_mixed(found) or has_other_spellings(members)
   if string.lower(letter or '') == (is_bucket and 'b' or 'c') then
     j.past, x, y, z = found, tonumber(x), tonumber(y), tonumber(z)
     nth, began = tonumber(nth), tonumber(began)
@@ -393,5 +408,5 @@ local function let_expire(key, l)
   local j = judge(key, l)
   if refuses(j) then return end
   local keep = lifetime(l, j, false)
-  if keep > 0 then call('PEXPIRE', key, math.max(newest - now, 0) + keep) end
+  if keep > 0 then call('PEXPIRE', key, math.max(time_of(newest) - now, 0) + keep) end
 end

@@ -1,7 +1,8 @@
 -- Reserves one attempt in all of the given counters, or in none of them.
 --
 -- KEYS     the counters, then the known addresses of those that exempt them
--- ARGV[1]  the attempt's token, 16 bytes; empty: report only, write nothing
+-- ARGV[1]  the attempt's token, 16 bytes; empty: report only, write nothing. If the user was not spelled in the
+--          normal form, the spelling follows, see counters.lua
 -- ARGV[2]  the time in milliseconds since 1970; empty: the server's own
 -- then for each set of known addresses the one that is exempt if it is among them
 --
@@ -12,7 +13,8 @@
 --   usage   attempts that count, this one included if it was admitted
 --   limit   how many may
 --   token   as given if the attempt was admitted (to all counters); empty if this counter exempts the
---           address, and the attempt is not in it; else nil
+--           address, and the attempt is not in it; else nil, also if the attempt was admitted and this counter is
+--           in shadow and would have refused it, so that the attempt is not in it
 --   reset   milliseconds until the block lifts; -1: never; 0: not blocked. A counter that refuses
 --           without being blocked is busy: usage has reached the limit with attempts in flight.
 --   rate    usage in thousandths, where it has a fraction
@@ -31,6 +33,17 @@ if not now then
 end
 -- As text: a number would be formatted for each command.
 local lease_ends = string.format('%.0f', now + lease)
+
+-- By counter, the suffix of a failure in this spelling; and the score of an attempt whose spelling is pending.
+local spelled, pending
+if #token > 16 then
+  spelled, pending = {}, string.format('%.1f', now + lease - 0.5)
+  for i = 1, count do
+    local own = string.sub(token, i * 8 + 9, i * 8 + 16)
+    spelled[i] = own ~= '\0\0\0\0\0\0\0\0' and own
+  end
+  token = string.sub(token, 1, 16)
+end
 
 local exempt
 if known then
@@ -53,7 +66,7 @@ if plain and token ~= '' then
   local is_new = count <= 1000 and call('EXISTS', unpack(KEYS, 1, count)) == 0
   if is_new and not exempt then
     -- Adding comes first: a server whose memory is full refuses it, and nothing has been written yet.
-    for i = 1, count do call('ZADD', KEYS[i], lease_ends, token) end
+    for i = 1, count do call('ZADD', KEYS[i], spelled and spelled[i] and pending or lease_ends, token) end
     for i = 1, count do
       if keep_new[i] ~= '0' then call('PEXPIRE', KEYS[i], keep_new[i]) end
     end
@@ -73,8 +86,12 @@ if plain and token ~= '' then
   if usage then
     local is_held = false
     for i = 1, count do
-      if not (exempt and exempt[i]) and call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0 then
-        is_held, usage[i + 1] = true, nil
+      if not (exempt and exempt[i]) then
+        local own = spelled and spelled[i]
+        if own and call('ZSCORE', KEYS[i], token .. own)
+          or call('ZADD', KEYS[i], 'NX', own and pending or lease_ends, token) == 0 then
+          is_held, usage[i + 1] = true, nil
+        end
       end
     end
     for i = 1, count do
@@ -103,14 +120,24 @@ end
 exempt = exempt or {}
 local reply = {}
 
+-- Whether a counter holds the attempt: it is reserved once more, maybe after it has failed.
+local function holds(i)
+  local own = spelled and spelled[i]
+  return call('ZSCORE', KEYS[i], token) or own and call('ZSCORE', KEYS[i], token .. own)
+end
+
 -- First every counter is judged.
-local admitted, held, judged = token ~= '', {}, {}
+local admitted, held, judged, shadowed = token ~= '', {}, {}, {}
 for i, l in ipairs(limits) do
   judged[i] = judge(KEYS[i], l)
   if token ~= '' and not exempt[i] and refuses(judged[i]) then
     -- An attempt that is here already is let through.
-    held[i] = call('ZSCORE', KEYS[i], token)
-    admitted = admitted and held[i]
+    held[i] = holds(i)
+    if l.shadow then
+      shadowed[i] = not held[i]
+    else
+      admitted = admitted and held[i]
+    end
   end
 end
 
@@ -145,16 +172,30 @@ if not admitted then
   return reply
 end
 
--- Then the attempt is written to all of them, adding first as above.
+-- Then the attempt is written to all of them that would not refuse it, adding first as above.
 for i = 1, count do
-  if not exempt[i] and not held[i] then
-    held[i] = call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0
+  if not exempt[i] and not shadowed[i] then
+    local own = spelled and spelled[i]
+    if own then
+      held[i] = held[i] or holds(i)
+      if held[i] then
+        set_pending(KEYS[i], token)
+      else
+        call('ZADD', KEYS[i], pending, token)
+      end
+    elseif not held[i] then
+      held[i] = call('ZADD', KEYS[i], 'NX', lease_ends, token) == 0
+    end
   end
 end
 for i, l in ipairs(limits) do
   local key, j = KEYS[i], judged[i]
   if exempt[i] then
     answer(j, '', j.usage, j.reset)
+  elseif shadowed[i] then
+    fold(key, j)
+    if j.reset ~= 0 then keep_blocked(key, l, j) end
+    answer(j, false, j.usage, j.reset)
   elseif held[i] then
     answer(j, token, j.usage, 0)
   else

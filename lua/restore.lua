@@ -26,9 +26,11 @@ if judge(key, l).reset ~= 0 then return server end
 if l.limit > 10000 then return ARGV[1] end
 
 -- Failures all at one time. The first byte of a token is the jitter of a back-off: none. No token of an
--- attempt is like these.
+-- attempt is like these. In which spelling the attempts failed is lost, so no success takes them back.
 local function write_failures(count, at)
-  for i = 1, count do call('ZADD', key, string.format('%.0f', at), string.format('\128restored%07d', i)) end
+  for i = 1, count do
+    call('ZADD', key, string.format('%.1f', at - 0.5), string.format('\128restored%07d', i))
+  end
 end
 
 -- The shortest block that lasts as long as what is left, and when it began.
@@ -56,16 +58,16 @@ else
     local missing = math.min((capacity - 1) * refill + capacity * left, capacity * refill)
     if left < 0 then missing = capacity * refill end
     local tokens = math.ceil(missing / refill)
-    past = string.format('b %.0f %.0f %.0f', tokens, tokens * refill - missing, now)
+    past = string.format('B %.0f %.0f %.0f', tokens, tokens * refill - missing, now)
   elseif l.algorithm == 'counter' then
     -- Without a block, a full window makes room a millisecond after its end.
     local start = left < 0 and now or math.min(now + left - l.window - 1, now)
-    past = string.format('c %.0f 0 %.0f', start, l.limit)
+    past = string.format('C %.0f 0 %.0f', start, l.limit)
   else
     local at = nth > 0 and began or now
     if nth == 0 and l.window > 0 then at = math.min(now + left - l.window, now) end
     write_failures(l.limit, math.max(at, 1))
-    if l.algorithm == 'growing' then past = 'w' end
+    if l.algorithm == 'growing' then past = 'W' end
   end
   if past then call('ZADD', key, -1, string.format('%s %.0f %.0f', past, nth, began)) end
 end

@@ -8,7 +8,7 @@ use axum::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    LoginAttempt, ReserveError, events,
+    LoginAttempt, MissingLayer, ReserveError, events,
     response::{Denial, MISCONFIGURED, ProblemJson, Respond, Unrendered},
 };
 
@@ -16,7 +16,7 @@ impl<S: Send + Sync> FromRequestParts<S> for LoginAttempt {
     type Rejection = MissingLayer;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, MissingLayer> {
-        attempt(parts).ok_or(MissingLayer)
+        attempt(parts)
     }
 }
 
@@ -28,33 +28,16 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
         parts: &mut Parts,
         _: &S,
     ) -> Result<Option<Self>, std::convert::Infallible> {
-        Ok(attempt(parts))
+        Ok(attempt(parts).ok())
     }
 }
 
 /// The attempt of a request. It keeps the request's head, since the handler may return a denial.
-fn attempt(parts: &Parts) -> Option<LoginAttempt> {
-    let attempt: LoginAttempt = parts.extensions.get().cloned()?;
+fn attempt(parts: &Parts) -> Result<LoginAttempt, MissingLayer> {
+    let attempt = LoginAttempt::of(&parts.extensions)?;
     attempt.keep_head(parts);
-    Some(attempt)
+    Ok(attempt)
 }
-
-/// The rejection of a handler that takes a [`LoginAttempt`] on a route without the layer. Its text is for the
-/// log; the client receives a general sentence.
-#[derive(Clone, Copy, Debug)]
-pub struct MissingLayer;
-
-impl std::fmt::Display for MissingLayer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(
-            "this handler takes a `LoginAttempt`, but its route is not behind a \
-             `LoginRateLimitLayer`, or the layer's filter leaves this request out: add \
-             `.layer(LoginRateLimitLayer::new(…))` to the route",
-        )
-    }
-}
-
-impl std::error::Error for MissingLayer {}
 
 impl IntoResponse for MissingLayer {
     fn into_response(self) -> Response {

@@ -15,11 +15,21 @@ use crate::algorithm::Millis;
 pub trait Clock: Debug + Send + Sync + 'static {
     /// The current time, in milliseconds since the clock's own beginning.
     fn now(&self) -> Millis;
+
+    /// The current time since 1970, by which times are shown. The system's, unless the clock is one of its
+    /// own.
+    fn since_1970(&self) -> Millis {
+        SystemClock.now()
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Millis {
         (**self).now()
+    }
+
+    fn since_1970(&self) -> Millis {
+        (**self).since_1970()
     }
 }
 
@@ -129,6 +139,11 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Millis {
         self.0.load(Ordering::SeqCst)
+    }
+
+    /// The time that was set.
+    fn since_1970(&self) -> Millis {
+        self.now()
     }
 }
 

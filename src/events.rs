@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{
     fmt,
     sync::{
-        Once,
+        Mutex, Once, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -18,7 +18,10 @@ use crate::algorithm::State;
 #[cfg(feature = "redis")]
 use crate::store::redis::Outage;
 use crate::{
-    Address, Outcome, algorithm::Standing, extract::ExtractErrorKind, response::Denial,
+    Address, Outcome, Refusal, Rule,
+    algorithm::Standing,
+    extract::ExtractErrorKind,
+    response::{Denial, DenialKind},
     store::StoreError,
 };
 
@@ -44,9 +47,34 @@ impl Sampled {
     }
 }
 
+/// A sampled event of each rule.
+#[derive(Debug, Default)]
+struct SampledByRule(Mutex<Vec<(Box<str>, Sampled)>>);
+
+impl SampledByRule {
+    /// Policies change, and the names of their rules.
+    const MOST: usize = 64;
+
+    /// The number of events of this rule so far, if this one is to be logged.
+    fn next(&self, rule: &str) -> Option<u64> {
+        let mut rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = rules.iter().position(|(name, _)| **name == *rule);
+        let position = position.unwrap_or_else(|| {
+            if rules.len() >= Self::MOST {
+                rules.clear();
+            }
+            rules.push((rule.into(), Sampled::default()));
+            rules.len() - 1
+        });
+        rules[position].1.next()
+    }
+}
+
 /// The sampled events of a layer.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
+    shadowed: SampledByRule,
+    denied: Sampled,
     misconfigured: Sampled,
     no_address: Sampled,
     ambiguous_user: Sampled,
@@ -58,8 +86,8 @@ pub(crate) struct Samples {
 
 /// A request was denied, or would have been if the layer were not in shadow mode.
 pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
-    match denial {
-        Denial::Refused(refusal) => event!(
+    match denial.kind() {
+        DenialKind::Refused(refusal) => event!(
             info,
             rule = refusal.rule(),
             reason = ?refusal.reason(),
@@ -69,42 +97,53 @@ pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
             shadow,
             "login attempt refused"
         ),
-        Denial::Undecided(error) => {
+        DenialKind::Denied(denied) => {
+            if let Some(count) = samples.denied.next() {
+                event!(
+                    info,
+                    rule = denied.rule(),
+                    count,
+                    shadow,
+                    "login request denied by an access rule"
+                );
+            }
+        }
+        DenialKind::Undecided(error) => {
             event!(error, %error, shadow, "login attempt not decided: the store failed");
         }
-        Denial::Settled => event!(
+        DenialKind::Settled => event!(
             warn,
             shadow,
             "login attempt identified after it was settled"
         ),
-        Denial::NoAddress(error) | Denial::AmbiguousUser(error)
+        DenialKind::NoAddress(error) | DenialKind::AmbiguousUser(error)
             if error.kind() == ExtractErrorKind::Misconfigured =>
         {
             if let Some(count) = samples.misconfigured.next() {
                 event!(error, %error, count, shadow, "login requests can't be counted");
             }
         }
-        Denial::NoAddress(error) => {
+        DenialKind::NoAddress(error) => {
             if let Some(count) = samples.no_address.next() {
                 event!(warn, %error, count, shadow, "login request without a readable address");
             }
         }
-        Denial::AmbiguousUser(error) => {
+        DenialKind::AmbiguousUser(error) => {
             if let Some(count) = samples.ambiguous_user.next() {
                 event!(warn, %error, count, shadow, "login request with an ambiguous user");
             }
         }
-        Denial::NoUser => {
+        DenialKind::NoUser => {
             if let Some(count) = samples.no_user.next() {
                 event!(warn, count, shadow, "login request without a user");
             }
         }
-        Denial::BodyBroken => {
+        DenialKind::BodyBroken => {
             if let Some(count) = samples.body_broken.next() {
                 event!(info, count, shadow, "login request with an incomplete body");
             }
         }
-        Denial::BodyTimeout => {
+        DenialKind::BodyTimeout => {
             if let Some(count) = samples.body_timeout.next() {
                 event!(
                     warn,
@@ -114,7 +153,7 @@ pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
                 );
             }
         }
-        Denial::BodyTooLarge { limit } => {
+        DenialKind::BodyTooLarge { limit } => {
             if let Some(count) = samples.body_too_large.next() {
                 event!(
                     warn,
@@ -128,24 +167,48 @@ pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
     }
 }
 
+/// A rule in shadow would have refused an attempt.
+pub(crate) fn shadowed(refusal: &Refusal, samples: &Samples) {
+    if let Some(count) = samples.shadowed.next(refusal.rule()) {
+        event!(
+            info,
+            rule = refusal.rule(),
+            reason = ?refusal.reason(),
+            usage = refusal.usage(),
+            limit = refusal.limit(),
+            lifts = %refusal.lifts_in_words(),
+            count,
+            shadow = true,
+            "login attempt would be refused by a rule in shadow"
+        );
+    }
+}
+
 /// A failure began a block. Logged by the process that settled the failure, so once for each block.
-pub(crate) fn block_began(rule: &str, address: Address, standing: &Standing) {
+pub(crate) fn block_began(rule: &Rule, address: Address, standing: &Standing) {
     #[cfg(feature = "tracing")]
     if let State::Blocked { lifts } = standing.state {
         event!(
             warn,
-            rule,
+            rule = rule.name(),
             %address,
             usage = standing.usage,
             limit = standing.limit,
             %lifts,
+            shadow = rule.is_shadow(),
             "login block began"
         );
     }
 }
 
+/// A block is missing in lists of blocks. It refuses all the same.
+#[cfg(feature = "admin")]
+pub(crate) fn block_not_listed(error: &StoreError) {
+    event!(warn, %error, "login block not entered into the list of blocks");
+}
+
 /// A handler takes a `LoginAttempt` on a route without the layer.
-#[cfg(feature = "axum")]
+#[cfg(any(feature = "axum", feature = "tonic"))]
 pub(crate) fn missing_layer(error: &dyn fmt::Display) {
     static COUNT: Sampled = Sampled(AtomicU64::new(0));
     if let Some(count) = COUNT.next() {
@@ -307,6 +370,42 @@ pub(crate) fn store_reachable(unreachable: Duration, pending: usize) {
         ?unreachable,
         pending,
         "Redis is available again; pending writes are replayed"
+    );
+}
+
+/// A version of the ruleset in the store is not put in force. Logged once for each error.
+#[cfg(feature = "admin")]
+pub(crate) fn unreadable_ruleset(version: u64, error: &str) {
+    event!(
+        error,
+        version,
+        error,
+        "a version of the ruleset can't be put in force, so the one before stays: was it written by a newer \
+         version of this crate?"
+    );
+}
+
+/// The store has an older version of the ruleset than this process had: a replica was promoted that lacked the
+/// newest one, or data was restored.
+#[cfg(feature = "admin")]
+pub(crate) fn ruleset_went_back(from: u64, to: u64) {
+    event!(
+        error,
+        from,
+        to,
+        "the ruleset in the store is older than the one in force, and takes its place: compare it with the changes \
+         that were made, and write what is missing again"
+    );
+}
+
+/// A file of rules is not put in force. Logged once for each state of the file.
+#[cfg(feature = "admin")]
+pub(crate) fn unreadable_file(path: &std::path::Path, error: &str) {
+    event!(
+        error,
+        path = %path.display(),
+        error,
+        "a file of login rules can't be put in force, so the rules before stay"
     );
 }
 

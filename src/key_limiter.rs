@@ -2,9 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use smallvec::SmallVec;
+
 use crate::{
     Limit, PolicyError, Refusal, ReserveError, Token,
     algorithm::Standing,
+    attempt::Slots,
     policy::check_name,
     store::{Key, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
 };
@@ -31,6 +34,41 @@ use crate::{
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Its refusals say `too many requests`, where those of a login say `too many failed attempts`.
+///
+/// # Several keys
+///
+/// Mails that reset a password are limited by the mailbox that receives them and by the address that asks for them.
+/// [`reserve_all`](Self::reserve_all) counts under both, or under neither:
+///
+/// ```
+/// use tower_login_rate_limit::{Address, KeyLimiter, Limit, Period, ReserveError, store::MemoryStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let three_an_hour = Limit::attempts(3).within(Period::hours(1)).without_block();
+/// let twenty_a_day = Limit::attempts(20).within(Period::days(1)).without_block();
+/// let mails = KeyLimiter::new("reset-mail", three_an_hour, MemoryStore::new())?;
+/// let clients = mails.sibling("reset-address", twenty_a_day)?;
+///
+/// // An IPv6 client has a whole network: count by its /64.
+/// let client = Address::new("2001:db8::1".parse()?, 64).to_string();
+/// let keys = [(&mails, "alice@example.org"), (&clients, &*client)];
+/// for _ in 0..3 {
+///     KeyLimiter::reserve_all(keys).await?;
+/// }
+/// match KeyLimiter::reserve_all(keys).await {
+///     Err(ReserveError::Refused(refusal)) => {
+///         assert_eq!(refusal.rule(), "reset-mail");
+///         assert_eq!(refusal.to_string(), "too many requests, try again in 1 hour");
+///     }
+///     other => panic!("{other:?}"),
+/// }
+/// assert_eq!(clients.check(&client).await?.usage, 3); // the refused one does not count
+/// # Ok(()) }
+/// # tokio::runtime::Runtime::new()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct KeyLimiter {
     name: Arc<str>,
@@ -52,13 +90,34 @@ impl KeyLimiter {
         limit: impl TryInto<Limit, Error: Into<PolicyError>>,
         store: impl Store,
     ) -> Result<Self, PolicyError> {
+        Self::on(Arc::new(store), name, limit)
+    }
+
+    /// A limiter of another name on the same store, for [`reserve_all`](Self::reserve_all).
+    ///
+    /// # Errors
+    ///
+    /// If the name or the limit is invalid.
+    pub fn sibling(
+        &self,
+        name: &str,
+        limit: impl TryInto<Limit, Error: Into<PolicyError>>,
+    ) -> Result<Self, PolicyError> {
+        Self::on(Arc::clone(&self.store), name, limit)
+    }
+
+    fn on(
+        store: Arc<dyn Store>,
+        name: &str,
+        limit: impl TryInto<Limit, Error: Into<PolicyError>>,
+    ) -> Result<Self, PolicyError> {
         check_name(name)?;
         let limit = (limit.try_into()).map_err(|error| error.into().within(name))?;
         Ok(Self {
             name: name.into(),
             kind: format!("key:{name}").into(),
             limit: Arc::new(limit),
-            store: Arc::new(store),
+            store,
         })
     }
 
@@ -68,10 +127,30 @@ impl KeyLimiter {
     ///
     /// [`ReserveError::Refused`] if the limit is reached; otherwise an error of the store.
     pub async fn reserve(&self, key: impl AsRef<[u8]>) -> Result<Token, ReserveError> {
+        Self::reserve_all([(self, key)]).await
+    }
+
+    /// Counts one for each of these keys, each under its own limiter, unless one of the limits is reached: then it
+    /// counts for none of them. A key that is named twice counts once.
+    ///
+    /// The limiters are [siblings](Self::sibling), or clones of one.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError::Refused`] if a limit is reached, with the [name](Refusal::rule) of the limiter; of several, the
+    /// one that lasts longest. Otherwise an error of the store, also if the limiters do not share one or there is
+    /// no key.
+    pub async fn reserve_all<'a, K: AsRef<[u8]>>(
+        keys: impl IntoIterator<Item = (&'a Self, K)>,
+    ) -> Result<Token, ReserveError> {
+        let keys = Keys::new(keys)?;
         let token = Token::new();
-        let slot = self.slot(key.as_ref());
-        let standing = only(self.store.reserve(token, Duration::ZERO, &[slot])).await?;
-        match Refusal::new(Arc::clone(&self.name), standing) {
+        let slots = keys.slots();
+        let count = slots.len();
+        let standings = keys.store.reserve(token, Duration::ZERO, &slots);
+        drop(slots);
+        let standings = standings.await?.complete(count)?;
+        match keys.refusal(&standings) {
             Some(refusal) => Err(ReserveError::Refused(refusal)),
             None => Ok(token),
         }
@@ -93,15 +172,79 @@ impl KeyLimiter {
     ///
     /// If the store fails.
     pub async fn cancel(&self, key: impl AsRef<[u8]>, token: Token) -> Result<bool, StoreError> {
-        let slot = self.slot(key.as_ref());
-        let cancelled =
-            (self.store).settle(&[token], Settlement::Canceled, &[slot], Duration::ZERO);
-        Ok(cancelled.await?.changed > 0)
+        Self::cancel_all([(self, key)], token).await
+    }
+
+    /// Cancels a reservation of [`reserve_all`](Self::reserve_all), under all of these keys. Returns false if it
+    /// counts under none of them.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails, the limiters do not share one, or there is no key.
+    pub async fn cancel_all<'a, K: AsRef<[u8]>>(
+        keys: impl IntoIterator<Item = (&'a Self, K)>,
+        token: Token,
+    ) -> Result<bool, StoreError> {
+        let keys = Keys::new(keys)?;
+        let canceled = (keys.store).settle(
+            &[token],
+            Settlement::Canceled,
+            &keys.slots(),
+            Duration::ZERO,
+        );
+        Ok(canceled.await?.changed > 0)
     }
 
     fn slot<'a>(&'a self, key: &'a [u8]) -> Slot<'a> {
         let key = Key::of_subject(&self.kind, key);
         Slot::new(key, &self.limit)
+    }
+}
+
+/// Keys and the limiters that count them, all on one store.
+struct Keys<'a, K> {
+    store: &'a Arc<dyn Store>,
+    keys: SmallVec<[(&'a KeyLimiter, K); 2]>,
+}
+
+impl<'a, K: AsRef<[u8]>> Keys<'a, K> {
+    fn new(keys: impl IntoIterator<Item = (&'a KeyLimiter, K)>) -> Result<Self, StoreError> {
+        let misconfigured = |message| Err(StoreError::new(StoreErrorKind::Config, message));
+        let mut all: SmallVec<[(&KeyLimiter, K); 2]> = SmallVec::new();
+        for (limiter, key) in keys {
+            // No two slots may name one counter.
+            let is_same = |(other, known): &(&KeyLimiter, K)| {
+                other.kind == limiter.kind && known.as_ref() == key.as_ref()
+            };
+            if !all.iter().any(is_same) {
+                all.push((limiter, key));
+            }
+        }
+        let Some((first, _)) = all.first() else {
+            return misconfigured("there is no key to count by");
+        };
+        let store = &first.store;
+        if !(all.iter()).all(|(limiter, _)| Arc::ptr_eq(&limiter.store, store)) {
+            return misconfigured(
+                "the limiters are on different stores, which can't decide together: make one of them with \
+                 `KeyLimiter::sibling` of the other",
+            );
+        }
+        Ok(Self { store, keys: all })
+    }
+
+    fn slots(&self) -> Slots<'_> {
+        let slots = self.keys.iter();
+        slots
+            .map(|(limiter, key)| limiter.slot(key.as_ref()))
+            .collect()
+    }
+
+    /// The refusal that lasts longest.
+    fn refusal(&self, standings: &Standings) -> Option<Refusal> {
+        let all = self.keys.iter().zip(&**standings);
+        let ((limiter, _), standing) = all.max_by_key(|(_, standing)| standing.state)?;
+        Refusal::of_key(Arc::clone(&limiter.name), *standing)
     }
 }
 

@@ -7,8 +7,8 @@
 //! a place but is no failure; a success removes the user's own failures and no others. A refusal tells
 //! when the block lifts.
 //!
-//! The layer's page has the first example; the README has one for axum, and `docs/` pages for axum,
-//! hyper, tonic, MFA, proxies, the choice of an algorithm and Redis in production.
+//! The layer's page has the first example, and the module `guide` of this documentation has the guides: axum, hyper,
+//! tonic, MFA, proxies, the choice of an algorithm, Redis in production, tests, migration and questions.
 //!
 //! # Without tower
 //!
@@ -62,20 +62,30 @@
 //! | `tls` | the same over TLS, by rustls; brings `redis` with it |
 //! | `axum` | `LoginAttempt` as an extractor, and the peer's address from axum's `ConnectInfo` |
 //! | `tonic` | the peer's address from tonic, and refusals as `tonic::Status` |
-//! | `access` | the module `access`: allow and deny lists ahead of the limits |
-//! | `serde` | policies and access rules from and to JSON, TOML and the like |
+//! | `serde` | policies, access rules and events from and to JSON, TOML and the like |
+//! | `admin` | `admin::Admin`: list, explain and lift blocks; `live`: rules that change on every instance while the app runs |
+//! | `sealed` | `event::Sealer`: users in events, encrypted with a key of the app |
+//! | `metrics` | metrics through the `metrics` crate, without addresses or users |
 //! | `tracing` | events of the `tracing` crate; users are never named |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "access")]
 pub mod access;
+#[cfg(feature = "admin")]
+pub mod admin;
 pub mod algorithm;
 pub mod clock;
+pub mod event;
 pub mod extract;
+#[cfg(any(doc, doctest))]
+pub mod guide;
+pub mod insight;
+#[cfg(feature = "admin")]
+pub mod live;
 pub mod response;
 pub mod store;
+pub mod testing;
 
 mod address;
 mod attempt;
@@ -86,49 +96,46 @@ mod key_limiter;
 mod layer;
 mod limiter;
 mod maybe_ready;
+mod metrics;
+mod missing_layer;
 mod normalize;
 mod policy;
+#[cfg(feature = "serde")]
+mod timestamp;
 
 pub use address::{Address, ParseAddressError};
 pub use algorithm::limit::Limit;
-pub use attempt::{Attempt, AttemptFuture, Caller, Outcome, Reason, Refusal, Report, Token};
-#[cfg(feature = "axum")]
-pub use axum::MissingLayer;
+pub use attempt::{
+    Attempt, AttemptFuture, AttemptId, Caller, Outcome, ParseAttemptIdError, Reason, Refusal,
+    Report, Token,
+};
 pub use key_limiter::KeyLimiter;
+#[cfg(feature = "axum")]
+pub use layer::ForAxum;
 pub use layer::{
     Classify, HeadOnly, LoginAttempt, LoginRateLimit, LoginRateLimitLayer, MissingUser,
     ReplayedBody, ResponseBody, ResponseFuture, WithBody, classify,
 };
 pub use limiter::{LoginLimiter, ReserveError};
 pub use maybe_ready::MaybeReady;
+pub use missing_layer::MissingLayer;
 pub use normalize::normalize;
 pub use policy::{
     BackoffBuilder, Finding, KnownAddresses, LimitBuilder, ParsePeriodError, Part, Period, Policy,
     PolicyError, Rule, Standard,
 };
 
-/// For the model test and the plots of this repository. Not part of the API: it may change in any release.
+/// For the model test, the plots and the tests of observers and metrics in this repository. Not part of the API: it may change in any release.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::algorithm::{attempts::Spelling, counter::Counter};
+    pub use crate::{
+        algorithm::{attempts::Spelling, counter::Counter},
+        event::observers::Observers,
+        metrics::{Metrics, RuleMetrics, StoreCall},
+    };
 }
 
-// The examples of the README and of docs/ are tested too.
+// The examples of the README are tested too.
 #[cfg(doctest)]
-mod pages {
-    #[doc = include_str!("../README.md")]
-    struct Readme;
-    #[doc = include_str!("../docs/algorithms.md")]
-    struct Algorithms;
-    #[doc = include_str!("../docs/axum.md")]
-    struct Axum;
-    #[doc = include_str!("../docs/hyper.md")]
-    struct Hyper;
-    #[doc = include_str!("../docs/mfa.md")]
-    struct Mfa;
-    #[cfg(feature = "redis")]
-    #[doc = include_str!("../docs/production.md")]
-    struct Production;
-    #[doc = include_str!("../docs/proxies.md")]
-    struct Proxies;
-}
+#[doc = include_str!("../README.md")]
+mod readme {}

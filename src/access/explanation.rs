@@ -75,7 +75,9 @@ impl<'a> Comparison<'a> {
         };
         match rule.pattern() {
             Pattern::Network(network) => {
+                let is_user = |user| self.query.user == Some(&self.rules.normalize(user));
                 (self.query.address).is_some_and(|ip| network.contains(&canonical(ip)))
+                    && rule.only_user().is_none_or(is_user)
             }
             Pattern::User(user) => self.query.user == Some(&self.rules.normalize(user)),
             Pattern::UserKeyword(keyword) => {

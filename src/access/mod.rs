@@ -43,8 +43,10 @@
 //!    any network. If it has rules of both actions, it denies.
 //! 3. Of the paths, the exact one decides, or else the longest prefix. If it has rules of both actions, it
 //!    denies.
-//! 4. Between networks, paths, users, user keywords and user agents, **a deny is stronger than any allow**.
-//! 5. Of several that deny, or several that allow, the one that lasts longest is reported, then the first of
+//! 4. Rules for [one user](AccessRule::for_user) in a network are a kind of their own, of which the longest network
+//!    decides too.
+//! 5. Between networks, paths, users, user keywords and user agents, **a deny is stronger than any allow**.
+//! 6. Of several that deny, or several that allow, the one that lasts longest is reported, then the first of
 //!    the list.
 //!
 //! "Allow the office" and "deny sqlmap" therefore refuse sqlmap in the office. A deny that is too wide is
@@ -86,7 +88,8 @@
 //! # JSON and TOML
 //!
 //! With the feature `serde`, a set is a list of rules. Each has a `name`, an `action`, `allow` or `deny`, and one
-//! of `network`, `user`, `user_keyword`, `user_agent`, `path` and `path_prefix`. `expires` (RFC 3339),
+//! of `network`, `user`, `user_keyword`, `user_agent`, `path` and `path_prefix`, or `network` and `user` together.
+//! `expires` (RFC 3339),
 //! `author`, `note` and `forgeable` are optional.
 //!
 //! ```
@@ -117,8 +120,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[cfg(feature = "serde")]
-mod expiry;
+mod denied;
 mod explanation;
 mod keywords;
 mod network;
@@ -131,7 +133,10 @@ mod rules;
 mod serde;
 mod standing;
 
+pub use denied::AccessDenied;
 pub use explanation::Explanation;
+#[cfg(feature = "admin")]
+pub(crate) use network::read as read_network;
 pub use query::AccessQuery;
 pub use rule::{AccessRule, Action, Field};
 pub use rules::AccessRules;

@@ -16,8 +16,8 @@ pub(super) fn canonical(ip: IpAddr) -> IpAddr {
     Address::new(ip, 128).ip()
 }
 
-/// Reads a network or an address; the error is the reason, and what to write.
-pub(super) fn parse(action: Action, text: &str) -> Result<IpNet, String> {
+/// Reads a network or an address in canonical form; the error is the reason, and what to write.
+pub(crate) fn read(text: &str) -> Result<IpNet, String> {
     let address = text.parse::<IpAddr>().map(IpNet::from).ok();
     let Some(written) = address.or_else(|| text.parse::<IpNet>().ok()) else {
         // A text of any length may come from a form.
@@ -33,15 +33,20 @@ pub(super) fn parse(action: Action, text: &str) -> Result<IpNet, String> {
             written.addr()
         ));
     }
-    let network = match written {
-        IpNet::V4(_) => written,
+    match written {
+        IpNet::V4(_) => Ok(written),
         IpNet::V6(v6) => without_translation(v6).ok_or_else(|| {
             format!("{written} has translated addresses only, which are compared as the IPv4 addresses in them; write the IPv4 networks")
-        })?,
-    };
+        }),
+    }
+}
+
+/// Reads the network of a rule, which must not be every address.
+pub(super) fn parse(action: Action, text: &str) -> Result<IpNet, String> {
+    let network = read(text)?;
     match (network.prefix_len(), action) {
         (0, Action::Allow) => Err(format!(
-            "{written} is every address, so nothing would be limited; remove the layer in place of that"
+            "{network} is every address, so nothing would be limited; remove the layer in place of that"
         )),
         (0, Action::Deny) => {
             let halves = match network {
@@ -49,7 +54,7 @@ pub(super) fn parse(action: Action, text: &str) -> Result<IpNet, String> {
                 IpNet::V6(_) => "\"::/1\" and \"8000::/1\"",
             };
             Err(format!(
-                "{written} is every address, so every login would be refused; if that is meant, write two rules, {halves}"
+                "{network} is every address, so every login would be refused; if that is meant, write two rules, {halves}"
             ))
         }
         _ => Ok(network),

@@ -36,6 +36,12 @@ impl<'a> AccessQuery<'a> {
         self
     }
 
+    /// The same without the user.
+    pub(crate) const fn without_user(mut self) -> Self {
+        self.user = None;
+        self
+    }
+
     /// The `User-Agent`, as bytes: a header that is not UTF-8 must not slip past a rule.
     pub const fn with_user_agent(mut self, user_agent: &'a [u8]) -> Self {
         self.user_agent = Some(user_agent);

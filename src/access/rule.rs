@@ -11,6 +11,8 @@ pub(super) const MAX_EXPIRY: Millis = 253_402_300_799_999;
 
 /// What happens to a request that a rule matches. Neither is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Action {
     /// The request passes.
     Allow,
@@ -86,6 +88,8 @@ pub struct AccessRule {
     name: Box<str>,
     action: Action,
     pattern: Pattern,
+    /// The only user that a rule by network is about.
+    user: Option<Box<str>>,
     expires_at: Option<Millis>,
     author: Option<Box<str>>,
     note: Option<Box<str>>,
@@ -154,10 +158,35 @@ impl AccessRule {
             name: name.into(),
             action,
             pattern,
+            user: None,
             expires_at: None,
             author: None,
             note: None,
         })
+    }
+
+    /// Restricts a rule by network to one user, in any spelling that has the same normal form: alice may log in
+    /// from the office without a limit, or not at all from another network. Since the network can't be forged,
+    /// neither can such a rule.
+    ///
+    /// # Errors
+    ///
+    /// If the rule is not by network, or the user is invalid.
+    pub fn for_user(mut self, user: impl AsRef<str>) -> Result<Self, PolicyError> {
+        if self.field() != Field::Network {
+            return Err(self.invalid(
+                Field::User.as_str(),
+                format!(
+                    "is a second condition beside {}; only a network can have a user too",
+                    self.field().as_str()
+                ),
+            ));
+        }
+        let user = user.as_ref();
+        Pattern::parse(self.action, Field::User, user)
+            .map_err(|reason| self.invalid(Field::User.as_str(), reason))?;
+        self.user = Some(user.into());
+        Ok(self)
     }
 
     /// Ends the rule at this time, in milliseconds since 1970. From then on it is as if absent.
@@ -236,6 +265,11 @@ impl AccessRule {
     /// What the field is compared with: networks in canonical form, everything else as written.
     pub fn value(&self) -> String {
         self.pattern.to_string()
+    }
+
+    /// The only user that a rule by network [is about](Self::for_user), as written.
+    pub fn only_user(&self) -> Option<&str> {
+        self.user.as_deref()
     }
 
     /// When the rule expires, in milliseconds since 1970. `None` if it does not.

@@ -39,7 +39,10 @@ pub struct AccessRules {
 
 struct Compiled {
     rules: Vec<AccessRule>,
+    has_expiry: bool,
     networks: Networks,
+    /// The networks of rules for one user.
+    networks_of: HashMap<Box<str>, Networks>,
     users: HashMap<Box<str>, Entries>,
     user_keywords: Keywords,
     user_agents: Keywords,
@@ -120,6 +123,28 @@ impl AccessRules {
         &self.compiled.rules
     }
 
+    /// Whether there are no rules.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.compiled.rules.is_empty()
+    }
+
+    /// Whether a rule expires, so that the time matters.
+    pub(crate) fn has_expiry(&self) -> bool {
+        self.compiled.has_expiry
+    }
+
+    /// Whether a rule compares users, so that one who is not known yet may change the decision.
+    pub(crate) fn compares_users(&self) -> bool {
+        let Compiled {
+            networks_of,
+            users,
+            user_keywords,
+            ..
+        } = &*self.compiled;
+        !(networks_of.is_empty() && users.is_empty() && user_keywords.is_empty())
+    }
+
     /// The rule of this name.
     pub fn rule(&self, name: &str) -> Option<&AccessRule> {
         self.rules().iter().find(|rule| rule.name() == name)
@@ -140,12 +165,17 @@ impl AccessRules {
         let Compiled {
             rules,
             networks,
+            networks_of,
             users,
             user_keywords,
             user_agents,
             paths,
+            ..
         } = &*self.compiled;
         let by_network = query.address.and_then(|ip| networks.decide(ip, now));
+        let by_network_of = (query.user)
+            .filter(|_| !networks_of.is_empty())
+            .and_then(|user| networks_of.get(user)?.decide(query.address?, now));
         let by_user = query.user.and_then(|user| users.get(user)?.decide(now));
         let by_user_keyword = (query.user)
             .filter(|_| !user_keywords.is_empty())
@@ -154,7 +184,14 @@ impl AccessRules {
         let by_path = (query.path)
             .filter(|_| !paths.is_empty())
             .and_then(|path| paths.decide(&RequestPath::new(path), now));
-        let candidates = [by_network, by_user, by_user_keyword, by_user_agent, by_path];
+        let candidates = [
+            by_network,
+            by_network_of,
+            by_user,
+            by_user_keyword,
+            by_user_agent,
+            by_path,
+        ];
         let strongest = candidates.into_iter().flatten().max()?;
         rules.get(strongest.position())
     }
@@ -180,6 +217,7 @@ impl AccessRules {
         }
         let mut names = HashSet::with_capacity(rules.len());
         let mut networks = Networks::default();
+        let mut networks_of = HashMap::<Box<str>, Networks>::new();
         let mut users = HashMap::<Box<str>, Entries>::new();
         let mut user_keywords = KeywordsBuilder::default();
         let mut user_agents = KeywordsBuilder::default();
@@ -191,16 +229,23 @@ impl AccessRules {
                     "occurs twice; a second rule needs a name of its own",
                 ));
             }
-            let entries = match rule.pattern() {
-                Pattern::Network(network) => networks.entries(*network),
-                Pattern::User(user) => {
-                    let user = normalize_by(normalizer.as_ref(), user);
-                    if user.is_empty() {
-                        let reason = "is empty in normal form; write a name";
-                        return Err(rule.invalid(Field::User.as_str(), reason));
-                    }
-                    users.entry(user.into()).or_default()
+            let normal_form = |user: &str| {
+                let user = normalize_by(normalizer.as_ref(), user);
+                if user.is_empty() {
+                    let reason = "is empty in normal form; write a name";
+                    return Err(rule.invalid(Field::User.as_str(), reason));
                 }
+                Ok(Box::from(user))
+            };
+            let entries = match rule.pattern() {
+                Pattern::Network(network) => match rule.only_user() {
+                    None => networks.entries(*network),
+                    Some(user) => {
+                        let networks = networks_of.entry(normal_form(user)?).or_default();
+                        networks.entries(*network)
+                    }
+                },
+                Pattern::User(user) => users.entry(normal_form(user)?).or_default(),
                 Pattern::UserKeyword(keyword) => {
                     user_keywords.entries(&fold(keyword).to_ascii_lowercase())
                 }
@@ -212,7 +257,9 @@ impl AccessRules {
         }
         drop(names);
         let compiled = Compiled {
+            has_expiry: rules.iter().any(|rule| rule.expires_at().is_some()),
             networks,
+            networks_of,
             users,
             user_keywords: build(user_keywords, Field::UserKeyword)?,
             user_agents: build(user_agents, Field::UserAgent)?,
@@ -251,7 +298,9 @@ impl Default for AccessRules {
         Self {
             compiled: Arc::new(Compiled {
                 rules: Vec::new(),
+                has_expiry: false,
                 networks: Networks::default(),
+                networks_of: HashMap::new(),
                 users: HashMap::new(),
                 user_keywords: Keywords::default(),
                 user_agents: Keywords::default(),

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{AccessRule, AccessRules, Field, expiry, rule::invalid};
-use crate::{PolicyError, algorithm::Millis};
+use super::{AccessRule, AccessRules, Field, rule::invalid};
+use crate::{PolicyError, algorithm::Millis, timestamp};
 
 /// A rule. Flat, with a field for each kind of value: an error names the rule and the field, and a list of
 /// rules is easy to scan.
@@ -64,15 +64,21 @@ impl TryFrom<RuleFile> for AccessRule {
             values.extend(file.value(field).take().map(|value| (field, value)));
         }
         let names = Field::ALL.map(Field::as_str).join(", ");
+        let mut only_user = None;
         let (field, value) = match &values[..] {
             [(field, value)] => (*field, value),
+            [(Field::Network, network), (Field::User, user)] => {
+                only_user = Some(user);
+                (Field::Network, network)
+            }
             [] => {
                 let reason = format!("is missing; set one of {names}");
                 return Err(invalid(&name, "network", reason));
             }
             [_, (second, _), ..] => {
-                let reason =
-                    format!("is a second condition; set one of {names}, and write a rule for each");
+                let reason = format!(
+                    "is a second condition; set one of {names}, or network and user, and write a rule for each"
+                );
                 return Err(invalid(&name, second.as_str(), reason));
             }
         };
@@ -86,8 +92,11 @@ impl TryFrom<RuleFile> for AccessRule {
                 return Err(invalid(&name, "action", reason));
             }
         };
+        if let Some(user) = only_user {
+            rule = rule.for_user(user)?;
+        }
         if let Some(Expiry(text)) = file.expires {
-            let time = expiry::parse(&text).ok_or_else(|| {
+            let time = timestamp::parse(&text).ok_or_else(|| {
                 let reason = format!("cannot read {text:?}: write a time from 1970 to 9999 like \"2026-12-31T18:00:00Z\"");
                 rule.invalid("expires", reason)
             })?;
@@ -120,6 +129,9 @@ impl From<&AccessRule> for RuleFile {
             note: rule.note().map(str::to_owned),
         };
         *file.value(rule.field()) = Some(rule.value());
+        if let Some(user) = rule.only_user() {
+            file.user = Some(user.to_owned());
+        }
         file
     }
 }
@@ -130,7 +142,7 @@ struct Expiry(String);
 
 impl From<Millis> for Expiry {
     fn from(time: Millis) -> Self {
-        Self(expiry::to_text(time))
+        Self(timestamp::to_text(time))
     }
 }
 

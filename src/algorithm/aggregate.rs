@@ -45,8 +45,8 @@ pub(super) trait Aggregation {
 /// Failures that are no longer kept one by one, and the newest block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Aggregate<S> {
-    sum: S,
-    block: Option<LastBlock>,
+    pub(super) sum: S,
+    pub(super) block: Option<LastBlock>,
 }
 
 impl<S> Aggregate<S> {

@@ -28,20 +28,29 @@ const TIME: u64 = (1 << 48) - 1;
 /// How the user of a failure was spelled: a hash, or 0 for the normal form, in which the counter's key has
 /// the name. A success takes back the failures of its own spelling: `Victim` may be an account of its own.
 ///
-/// An attempt has the spelling of the normal form until it fails. Of two other spellings, both have one hash
-/// with the probability 2⁻¹⁶.
+/// An attempt gets its spelling when it fails. Of two other spellings than the normal form, both have one hash
+/// with a probability of about 2⁻¹⁶.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spelling(u16);
 
 impl Spelling {
+    /// The normal form.
+    pub const NORMAL: Self = Self(0);
+    /// Of an attempt that was reserved in another spelling than the normal form and has not failed: none yet. If
+    /// its lease ends, no success takes it back, as it may be a guess at another account.
+    pub const PENDING: Self = Self(u16::MAX);
+
     /// The spelling with this hash, whose upper bits count.
     pub const fn from_hash(hash: u64) -> Self {
-        let tag = (hash >> 48) as u16;
-        Self(if tag == 0 { 1 } else { tag })
+        Self(match (hash >> 48) as u16 {
+            0 => 1,
+            u16::MAX => u16::MAX - 1,
+            tag => tag,
+        })
     }
 
     /// Whether the name was in its normal form.
-    pub(super) const fn is_normal(self) -> bool {
+    pub(crate) const fn is_normal(self) -> bool {
         self.0 == 0
     }
 }
@@ -53,7 +62,7 @@ impl Spelling {
 /// one counter never have the same in practice. The first four bytes stay as they are, so that attempts of
 /// one moment are ordered as in Redis and have the same jitter. A derived token differs from its origin.
 #[inline]
-fn id(token: Token) -> u64 {
+pub(crate) fn id(token: Token) -> u64 {
     let bits = u128::from_be_bytes(*token.as_bytes());
     (bits >> 64) as u64 ^ u64::from(bits as u32)
 }
@@ -67,8 +76,14 @@ impl Entry {
         }
     }
 
+    /// What identifies the attempt.
+    #[cfg(feature = "memory")]
+    pub(crate) const fn id(self) -> u64 {
+        self.id
+    }
+
     #[inline]
-    pub(super) const fn at(self) -> Millis {
+    pub(crate) const fn at(self) -> Millis {
         match self.bits & TIME {
             TIME => Millis::MAX,
             at => at,
@@ -81,8 +96,18 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) const fn spelling(self) -> Spelling {
+    pub(crate) const fn spelling(self) -> Spelling {
         Spelling((self.bits >> 48) as u16)
+    }
+
+    #[inline]
+    const fn is_pending(self) -> bool {
+        self.bits >> 48 == Spelling::PENDING.0 as u64
+    }
+
+    #[inline]
+    fn set_spelling(&mut self, spelling: Spelling) {
+        self.bits = self.bits & TIME | u64::from(spelling.0) << 48;
     }
 
     /// A token that denotes this attempt in every counter. Where it is not kept it is zero.
@@ -95,10 +120,18 @@ impl Entry {
         self.id.to_be_bytes()[0]
     }
 
-    /// Whether this one comes after the other: later, or at the same time with a higher token.
+    /// What entries are ordered by: the time, where that is equal those without a spelling yet first, and then
+    /// the token.
     #[inline]
     const fn is_after(self, other: Self) -> bool {
-        self.at() > other.at() || self.at() == other.at() && self.id > other.id
+        if self.at() != other.at() {
+            return self.at() > other.at();
+        }
+        match (self.is_pending(), other.is_pending()) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => self.id > other.id,
+        }
     }
 }
 
@@ -214,21 +247,36 @@ impl Attempts {
         };
     }
 
+    /// Marks that the spelling of an attempt is not known before it fails, if it has none.
+    #[cold]
+    pub(super) fn set_pending(&mut self, token: Token) {
+        let id = id(token);
+        let position = self.iter().position(|entry| entry.id == id);
+        if let Some(i) = position.filter(|i| self[*i].spelling().is_normal()) {
+            self[i].set_spelling(Spelling::PENDING);
+            sort_last(&mut self[..=i]);
+        }
+    }
+
     /// Turns an attempt in flight into a failure at `now` with this spelling; one that has failed keeps its
-    /// time, and its spelling if that is not the normal form. Returns whether it was in flight.
+    /// time, and its spelling unless it had none, or the normal form. Returns whether it was in flight.
     #[inline]
     pub(super) fn fail(&mut self, token: Token, spelling: Spelling, now: Millis) -> bool {
         let id = id(token);
         let Some(i) = self.iter().position(|entry| entry.id == id) else {
             return false;
         };
-        if self[i].spelling().is_normal() {
-            self[i].bits |= u64::from(spelling.0) << 48;
+        let entry = &mut self[i];
+        let (was_in_flight, was_pending) = (entry.at() > now, entry.is_pending());
+        // Whether a lease has ended is not looked at in Redis: what then fails in the normal form stays pending.
+        if entry.spelling().is_normal() || was_pending && (was_in_flight || !spelling.is_normal()) {
+            entry.set_spelling(spelling);
         }
-        let was_in_flight = self[i].at() > now;
         if was_in_flight {
-            self[i].set_at(now);
+            entry.set_at(now);
             sort_last(&mut self[..=i]);
+        } else if was_pending {
+            sort_first(&mut self[i..]);
         }
         was_in_flight
     }
@@ -298,6 +346,15 @@ fn sort_last(entries: &mut [Entry]) {
         if position < others.len() {
             entries[position..].rotate_right(1);
         }
+    }
+}
+
+/// Moves the first entry to where it belongs among the others.
+fn sort_first(entries: &mut [Entry]) {
+    if let [first, others @ ..] = entries {
+        let before = others.iter().take_while(|other| first.is_after(**other));
+        let position = before.count();
+        entries[..=position].rotate_left(1);
     }
 }
 

@@ -81,6 +81,24 @@ impl Block {
     }
 }
 
+#[cfg(feature = "admin")]
+impl Block {
+    /// How long a block lasts that begins at `now`, after one with this number in a row that began then, and
+    /// after another one that began at `full`, if there were such.
+    pub(crate) fn next_length(
+        &self,
+        last: Option<(u32, Millis)>,
+        full: Option<Millis>,
+        now: Millis,
+    ) -> Period {
+        let mut last = last.map(|(nth, began)| LastBlock { nth, began });
+        if let Some(full) = full {
+            last = Some(self.after(last, full));
+        }
+        Period::of_millis(self.length(self.after(last, now).nth))
+    }
+}
+
 /// The newest block of a counter: its number in a row of blocks, from 1, and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastBlock {

@@ -106,26 +106,39 @@ impl Counter {
     /// Adds an attempt that is in flight until `now + lease`, and drops what no longer counts. Returns how
     /// the counter stands with it.
     ///
-    /// With a lease of 0 the attempt counts at once. A token that is present changes nothing. The caller
-    /// has checked that [`standing`](Self::standing) is [`State::Clear`].
+    /// With a lease of 0 the attempt counts at once. The spelling is the normal form, or
+    /// [pending](Spelling::PENDING) for every other. A token that is present changes nothing, but its spelling
+    /// may become pending. The caller has checked that [`standing`](Self::standing) is [`State::Clear`].
     #[inline]
-    pub fn admit(&mut self, limit: &Limit, token: Token, lease: Millis, now: Millis) -> Standing {
+    pub fn admit(
+        &mut self,
+        limit: &Limit,
+        token: Token,
+        spelling: Spelling,
+        lease: Millis,
+        now: Millis,
+    ) -> Standing {
         if self.holds(token) {
+            // Ahead of the mark, which changes the order of failures at one time, as the scripts judge.
+            let standing = self.standing(limit, now);
+            if !spelling.is_normal() {
+                self.attempts.set_pending(token);
+            }
             return Standing {
                 state: State::Clear,
-                ..self.standing(limit, now)
+                ..standing
             };
         }
         let ends = now.saturating_add(lease);
         if self.is_sparse(limit) {
             let expired = sliding_window::expired(limit, &self.attempts, now);
             self.attempts.drop_oldest(expired);
-            self.attempts.insert(ends, token, Spelling::default());
+            self.attempts.insert(ends, token, spelling);
             return sliding_window::standing(limit, self.attempts.len(), State::Clear);
         }
         let judgement = self.judge(limit, now);
         self.attempts.drop_oldest(judgement.obsolete);
-        self.attempts.insert(ends, token, Spelling::default());
+        self.attempts.insert(ends, token, spelling);
         (self.attempts).set_summary(judgement.summary, judgement.is_mixed);
         let Standing {
             usage, thousandths, ..
@@ -272,6 +285,13 @@ impl Counter {
             self.attempts.remove_failures(spelling, upto);
             self.cancel_all(own);
         }
+    }
+
+    /// The summary, and whether failures of other spellings than the normal form are part of it.
+    #[cfg(feature = "memory")]
+    pub(super) fn summarized(&self) -> Option<(&Summary, bool)> {
+        let summary = self.attempts.summary()?;
+        Some((summary, self.attempts.is_mixed()))
     }
 
     /// The attempts kept one by one, the oldest first: those that have failed by `now`, and the others.

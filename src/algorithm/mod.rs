@@ -12,6 +12,8 @@ pub(crate) mod counter;
 pub(crate) mod limit;
 mod sliding_counter;
 mod sliding_window;
+#[cfg(feature = "memory")]
+pub(crate) mod summary;
 mod token_bucket;
 
 use crate::Period;
@@ -61,12 +63,13 @@ impl Standing {
         }
     }
 
-    /// How many more attempts are admitted now; [`u32::MAX`] if the counter makes an exception.
+    /// How many more attempts are admitted now, or would be by a counter in shadow; [`u32::MAX`] if the counter
+    /// makes an exception.
     pub const fn remaining(&self) -> u32 {
         match self.state {
             State::Exempt => u32::MAX,
             State::Clear => self.limit.saturating_sub(self.usage),
-            State::Busy | State::Blocked { .. } => 0,
+            State::Shadowed { .. } | State::Busy | State::Blocked { .. } => 0,
         }
     }
 
@@ -84,6 +87,33 @@ impl Standing {
     pub const fn refuses(&self) -> bool {
         matches!(self.state, State::Busy | State::Blocked { .. })
     }
+
+    /// Whether an attempt that is admitted is written to the counter.
+    #[cfg(feature = "memory")]
+    pub(crate) const fn counts(&self) -> bool {
+        !matches!(self.state, State::Exempt | State::Shadowed { .. })
+    }
+
+    /// The same of a counter in shadow: what it would refuse, it does not.
+    #[cfg(feature = "memory")]
+    pub(crate) fn in_shadow(mut self) -> Self {
+        self.state = match self.state {
+            State::Busy => State::Shadowed { lifts: None },
+            State::Blocked { lifts } => State::Shadowed { lifts: Some(lifts) },
+            state => state,
+        };
+        self
+    }
+
+    /// The same of a counter that is not in shadow.
+    pub(crate) fn enforced(mut self) -> Self {
+        self.state = match self.state {
+            State::Shadowed { lifts: None } => State::Busy,
+            State::Shadowed { lifts: Some(lifts) } => State::Blocked { lifts },
+            state => state,
+        };
+        self
+    }
 }
 
 /// Whether a counter admits another attempt. Ordered by severity: the longer a refusal lasts, the greater.
@@ -94,6 +124,11 @@ pub enum State {
     Exempt,
     /// Admitted.
     Clear,
+    /// Admitted without being counted: the counter is in [shadow](crate::store::Slot::shadow), and would refuse.
+    Shadowed {
+        /// The time until the block would lift; `None` if the counter would be [busy](Self::Busy).
+        lifts: Option<Period>,
+    },
     /// Refused while other attempts are in flight: if all of them failed, the limit would be reached. The
     /// first one that succeeds makes room.
     Busy,

@@ -47,9 +47,9 @@ impl SlidingCounter {
 /// How many attempts failed in the window that begins at `start`, and in the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
-    start: Millis,
-    previous: u64,
-    current: u64,
+    pub(super) start: Millis,
+    pub(super) previous: u64,
+    pub(super) current: u64,
 }
 
 impl Aggregation for SlidingCounter {

@@ -40,9 +40,9 @@ impl TokenBucket {
 /// alone, so that it keeps its meaning when a policy changes its numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
-    tokens: u64,
-    less: u64,
-    at: Millis,
+    pub(super) tokens: u64,
+    pub(super) less: u64,
+    pub(super) at: Millis,
 }
 
 impl Aggregation for TokenBucket {

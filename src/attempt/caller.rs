@@ -7,12 +7,10 @@ use smallvec::SmallVec;
 use super::Scope;
 use crate::{
     Address, Part, Policy, Rule,
+    access::AccessQuery,
     policy::{Naming, Subject},
-    store::{Key, KnownAddress, Slot, fingerprint::Digest},
+    store::{KNOWN_ADDRESSES, Key, KnownAddress, Slot, fingerprint::Digest},
 };
-
-/// The kind of key under which the addresses of a user are kept. No rule can have this name.
-const KNOWN_ADDRESSES: &str = "known:addresses";
 
 /// A user as it is counted.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,6 +49,19 @@ impl<'a> User<'a> {
         }
     }
 
+    /// As it was typed.
+    pub(crate) fn typed(&self) -> &str {
+        self.spelling.as_deref().unwrap_or(&self.name)
+    }
+
+    /// As it was typed.
+    pub(crate) fn into_typed(self) -> String {
+        match self.spelling {
+            Some(spelling) => spelling.into(),
+            None => self.name.into_owned(),
+        }
+    }
+
     fn spelling(&self) -> Option<&[u8]> {
         self.spelling.as_deref().map(str::as_bytes)
     }
@@ -85,6 +96,8 @@ pub struct Caller<'a> {
     pub(crate) user: Option<Cow<'a, str>>,
     pub(crate) values: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     pub(crate) is_second_factor: bool,
+    /// Whether a refusal is only reported.
+    pub(crate) is_shadowed: bool,
 }
 
 impl<'a> Caller<'a> {
@@ -96,7 +109,24 @@ impl<'a> Caller<'a> {
             user: None,
             values: Vec::new(),
             is_second_factor: false,
+            is_shadowed: false,
         }
+    }
+
+    /// What access rules compare, as far as it is known without a request.
+    pub(crate) fn access_query(&self) -> AccessQuery<'_> {
+        let value = |name: &str| {
+            let value = self.values.iter().find(|(known, _)| known == name);
+            value.map(|(_, value)| &**value)
+        };
+        let mut query = AccessQuery::new().with_address(self.address);
+        if let Some(agent) = value(Part::USER_AGENT) {
+            query = query.with_user_agent(agent.as_bytes());
+        }
+        if let Some(path) = value(Part::PATH) {
+            query = query.with_path(path);
+        }
+        query
     }
 
     /// Sets the user that is to be logged in, as it was typed.
@@ -145,9 +175,13 @@ pub(crate) type Slots<'a> = SmallVec<[Slot<'a>; 3]>;
 /// A caller as it is counted: the address in canonical form, the user normalized.
 #[derive(Clone)]
 pub(crate) struct Counted<'a> {
+    /// As the client has it; `address` is what it is counted under.
+    pub(crate) ip: IpAddr,
     pub(crate) address: Address,
     pub(crate) user: Option<User<'a>>,
-    is_second_factor: bool,
+    pub(crate) is_second_factor: bool,
+    /// Whether a refusal is only reported.
+    pub(crate) is_shadowed: bool,
     /// Only under a policy with rules that count by values.
     joined: Option<Box<Joined>>,
 }
@@ -176,9 +210,11 @@ impl<'a> Counted<'a> {
             Joined::new(policy, name, values.collect())
         });
         Self {
+            ip: caller.address,
             address,
             user,
             is_second_factor: caller.is_second_factor,
+            is_shadowed: caller.is_shadowed,
             joined,
         }
     }
@@ -204,8 +240,10 @@ impl<'a> Counted<'a> {
     pub(crate) fn with_user(&self, policy: &Policy, user: User<'static>) -> Counted<'static> {
         let joined = self.joined.as_ref();
         Counted {
+            ip: self.ip,
             address: self.address,
             is_second_factor: self.is_second_factor,
+            is_shadowed: self.is_shadowed,
             joined: joined.map(|old| Joined::new(policy, Some(&user.name), old.values.clone())),
             user: Some(user),
         }
@@ -214,9 +252,11 @@ impl<'a> Counted<'a> {
     #[inline]
     pub(crate) fn into_owned(self) -> Counted<'static> {
         Counted {
+            ip: self.ip,
             address: self.address,
             user: self.user.map(User::into_owned),
             is_second_factor: self.is_second_factor,
+            is_shadowed: self.is_shadowed,
             joined: self.joined,
         }
     }
@@ -269,7 +309,7 @@ impl<'a> Counted<'a> {
                 fingerprint: digest.finish(),
             };
             debug_assert_eq!(key, Key::new(address, key.kind, subject));
-            let mut slot = Slot::new(key, rule.limit());
+            let mut slot = Slot::new(key, rule.limit()).with_shadow(rule.is_shadow());
             if rule.counts_by_user() {
                 slot.spelling = spelling;
             }

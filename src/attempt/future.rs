@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use super::Counted;
 use crate::{
-    Attempt, LoginLimiter, MaybeReady, Outcome, ReserveError, Rule, Token, events,
+    Attempt, LoginLimiter, MaybeReady, Outcome, Policy, Rule, Token, events,
     store::{Standings, StoreError, StoreFuture},
 };
 
@@ -36,12 +36,9 @@ pub struct AttemptFuture<T: Send + 'static> {
     abandon: fn(T),
 }
 
-impl AttemptFuture<Result<Attempt, ReserveError>> {
+impl<E: Send + 'static> AttemptFuture<Result<Attempt, E>> {
     #[inline]
-    pub(crate) fn reserve(
-        limiter: &LoginLimiter,
-        call: MaybeReady<Result<Attempt, ReserveError>>,
-    ) -> Self {
+    pub(crate) fn reserve(limiter: &LoginLimiter, call: MaybeReady<Result<Attempt, E>>) -> Self {
         Self::new(limiter, call, false, |result| {
             if let Ok(attempt) = result {
                 drop(attempt.settle(Outcome::NotAnAttempt));
@@ -50,27 +47,34 @@ impl AttemptFuture<Result<Attempt, ReserveError>> {
     }
 }
 
-/// The standings under the rules by user, with what takes them back.
+/// The standings of an attempt whose user was identified, with what takes them back.
 pub(crate) struct Identified {
     limiter: LoginLimiter,
+    policy: Arc<Policy>,
     token: Token,
     caller: Counted<'static>,
+    /// Those under which it was reserved.
+    rules: fn(&Rule) -> bool,
     standings: Standings,
 }
 
 impl AttemptFuture<Result<Identified, StoreError>> {
-    /// Reserves an attempt under the rules by user, or takes it back if its future is dropped.
+    /// Reserves an attempt under these rules, or takes it back if its future is dropped.
     pub(crate) async fn identify(
         limiter: &LoginLimiter,
+        policy: Arc<Policy>,
         token: Token,
         caller: Counted<'static>,
+        rules: fn(&Rule) -> bool,
         call: StoreFuture<Standings>,
     ) -> Result<Standings, StoreError> {
         let reserved = limiter.clone();
         let call = call.map_ok(move |standings| Identified {
             limiter: reserved,
+            policy,
             token,
             caller,
+            rules,
             standings,
         });
         let identified = Self::new(limiter, call, false, |result| {
@@ -79,11 +83,13 @@ impl AttemptFuture<Result<Identified, StoreError>> {
             {
                 let Identified {
                     limiter,
+                    policy,
                     token,
                     caller,
+                    rules,
                     ..
                 } = &identified;
-                limiter.take_back(*token, caller, Rule::counts_by_user);
+                limiter.take_back(policy, *token, caller, rules);
             }
         });
         identified.await.map(|identified| identified.standings)

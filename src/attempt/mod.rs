@@ -2,14 +2,20 @@
 
 mod caller;
 mod future;
+mod id;
 mod refusal;
 mod report;
+#[cfg(feature = "serde")]
+mod serde;
 mod token;
 
-use std::{fmt, time::Duration};
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     LoginLimiter, Policy, ReserveError, Rule,
+    access::AccessQuery,
+    limiter::{Access, Allowed},
+    metrics::StoreCall,
     store::{Settlement, Standings, StoreError, StoreFuture},
 };
 
@@ -17,8 +23,11 @@ pub use caller::Caller;
 pub(crate) use caller::{Counted, Slots, User};
 pub use future::AttemptFuture;
 pub(crate) use future::{InFlight, Tracker};
+pub use id::{AttemptId, ParseAttemptIdError};
 pub use refusal::{Reason, Refusal};
 pub use report::Report;
+#[cfg(feature = "admin")]
+pub(crate) use report::block_after;
 pub(crate) use report::{Scope, applying, refusal_of};
 pub use token::Token;
 
@@ -49,21 +58,34 @@ pub enum Outcome {
 /// settled becomes a failure when its lease ends.
 #[must_use = "an attempt that is not settled becomes a failure"]
 pub struct Attempt {
+    limiter: LoginLimiter,
     token: Token,
     caller: Counted<'static>,
+    /// Has the policy that the attempt was admitted under, and is settled under.
     report: Report,
+    /// Whether the user was identified; then `typed` is the one before that.
+    is_identified: bool,
+    typed: Option<Box<str>>,
+    /// The access rule that allows the attempt. It is in no counter then.
+    allowed: Option<Box<Allowed>>,
     /// Why the attempt was refused when its user was identified. It has been taken back then, and
     /// nothing is left to settle.
-    withdrawn: Option<Box<Refusal>>,
-    within: Option<Box<Within>>,
+    withdrawn: Option<Box<ReserveError>>,
+    /// Attempts of other layers with the same token: of the one further out, and of those further in that have
+    /// failed, and noted the blocks that began.
+    others: Option<Box<Within>>,
 }
 
-/// The attempt of a layer further out with the same limiter, whose token another attempt of the same request
-/// has too.
+/// The attempt of another layer with the same limiter, whose token another attempt of the same request has too.
 #[derive(Clone)]
 pub(crate) struct Within {
+    policy: Arc<Policy>,
     token: Token,
     caller: Counted<'static>,
+    /// Whether it is further out.
+    is_outer: bool,
+    /// The next one in a list.
+    next: Option<Box<Within>>,
 }
 
 impl Within {
@@ -71,11 +93,20 @@ impl Within {
         self.token
     }
 
+    pub(crate) const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
     /// Leaves those counters out that the attempt further out has too: it may have checked a password.
     fn retain_own(&self, policy: &Policy, slots: &mut Slots<'_>) {
-        let mut outer = Slots::new();
-        self.caller.push_slots(policy, |_| true, &mut outer);
+        let outer = self.slots(policy);
         slots.retain(|slot| outer.iter().all(|outer| outer.key != slot.key));
+    }
+
+    fn slots<'s>(&'s self, policy: &'s Policy) -> Slots<'s> {
+        let mut slots = Slots::new();
+        self.caller.push_slots(policy, |_| true, &mut slots);
+        slots
     }
 }
 
@@ -83,18 +114,78 @@ impl Attempt {
     #[inline]
     pub(crate) fn new(
         limiter: &LoginLimiter,
+        policy: Arc<Policy>,
         token: Token,
         caller: Counted<'_>,
         standings: Standings,
         within: Option<Box<Within>>,
     ) -> Self {
         Self {
+            limiter: limiter.clone(),
             token,
-            report: Report::new(limiter.clone(), &caller, standings),
+            report: Report::new(policy, &caller, standings),
             caller: caller.into_owned(),
+            is_identified: false,
+            typed: None,
+            allowed: None,
             withdrawn: None,
-            within,
+            others: within,
         }
+    }
+
+    /// An attempt that an access rule allows, and that is not counted.
+    #[cold]
+    pub(crate) fn allowed(
+        limiter: &LoginLimiter,
+        policy: Arc<Policy>,
+        token: Token,
+        caller: Counted<'_>,
+        allowed: Allowed,
+        within: Option<Box<Within>>,
+    ) -> Self {
+        let standings = Standings::default();
+        Self {
+            allowed: Some(Box::new(allowed)),
+            ..Self::new(limiter, policy, token, caller, standings, within)
+        }
+    }
+
+    /// The client's address.
+    pub const fn address(&self) -> IpAddr {
+        self.caller.ip
+    }
+
+    /// The user as it was typed; `None` if the request names none.
+    pub fn user(&self) -> Option<&str> {
+        if self.is_identified {
+            return self.typed.as_deref();
+        }
+        let user = self.caller.user.as_ref().map(User::typed);
+        user.filter(|user| !user.is_empty())
+    }
+
+    /// The user that was [identified](Self::identify), if any.
+    pub fn identified(&self) -> Option<&str> {
+        let user = self.caller.user.as_ref().map(User::typed);
+        user.filter(|_| self.is_identified)
+    }
+
+    pub(crate) const fn is_allowed(&self) -> bool {
+        self.allowed.is_some()
+    }
+
+    /// The name of the access rule that allows the attempt, which is not counted then.
+    pub fn allowed_by(&self) -> Option<&str> {
+        self.allowed.as_ref().map(|allowed| &*allowed.rule)
+    }
+
+    pub(crate) const fn caller(&self) -> &Counted<'static> {
+        &self.caller
+    }
+
+    /// Whether it has the token of an attempt further out.
+    pub(crate) fn is_within(&self) -> bool {
+        self.outer().is_some()
     }
 
     /// The token that identifies this attempt in the store.
@@ -107,13 +198,35 @@ impl Attempt {
         &self.report
     }
 
+    /// What rules in shadow would have refused, but for those that an attempt further out has found too.
+    #[inline]
+    pub(crate) fn shadowed(&self) -> Vec<Refusal> {
+        if self.withdrawn.is_none() && self.report.has_shadowed() {
+            self.own_shadowed()
+        } else {
+            Vec::new()
+        }
+    }
+
+    #[cold]
+    fn own_shadowed(&self) -> Vec<Refusal> {
+        let policy = self.report.policy();
+        let mut own = Slots::new();
+        self.caller.push_slots(policy, |_| true, &mut own);
+        if let Some(outer) = self.outer() {
+            outer.retain_own(policy, &mut own);
+        }
+        let is_own = |refusal: &Refusal| own.iter().any(|slot| slot.key.kind() == refusal.rule());
+        self.report.shadowed().filter(is_own).collect()
+    }
+
     /// Whether the attempt was refused when its user was identified.
     pub(crate) const fn is_withdrawn(&self) -> bool {
         self.withdrawn.is_some()
     }
 
     /// Why the attempt was refused when its user was identified.
-    pub(crate) fn withdrawn(&self) -> Option<&Refusal> {
+    pub(crate) fn withdrawn(&self) -> Option<&ReserveError> {
         self.withdrawn.as_deref()
     }
 
@@ -131,20 +244,65 @@ impl Attempt {
     /// A second handle to the same attempt. Only one of them may be settled.
     pub(crate) fn copy(&self) -> Self {
         Self {
+            limiter: self.limiter.clone(),
             token: self.token,
             caller: self.caller.clone(),
             report: self.report.clone(),
+            is_identified: self.is_identified,
+            typed: self.typed.clone(),
+            allowed: self.allowed.clone(),
             withdrawn: self.withdrawn.clone(),
-            within: self.within.clone(),
+            others: self.others.clone(),
         }
     }
 
     /// For an attempt of the same request in a layer further in.
     pub(crate) fn share(&self) -> Box<Within> {
         Box::new(Within {
+            policy: Arc::clone(self.report.policy()),
             token: self.token,
             caller: self.caller.clone(),
+            is_outer: true,
+            next: None,
         })
+    }
+
+    /// Notes that an attempt further in with the same token has failed.
+    pub(crate) fn set_failed_inside(&mut self, mut inner: Box<Within>) {
+        inner.is_outer = false;
+        inner.next = self.others.take();
+        self.others = Some(inner);
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Within> {
+        std::iter::successors(self.others.as_deref(), |other| other.next.as_deref())
+    }
+
+    /// The attempt further out.
+    fn outer(&self) -> Option<&Within> {
+        self.others().find(|other| other.is_outer)
+    }
+
+    fn outer_mut(&mut self) -> Option<&mut Within> {
+        let mut other = self.others.as_deref_mut();
+        while let Some(within) = other {
+            if within.is_outer {
+                return Some(within);
+            }
+            other = within.next.as_deref_mut();
+        }
+        None
+    }
+
+    /// The positions of the counters whose blocks an attempt further in has noted.
+    fn noted_inside(&self, policy: &Policy, slots: &Slots<'_>) -> Vec<usize> {
+        let mut noted = Vec::new();
+        for inner in self.others().filter(|other| !other.is_outer) {
+            let inner = inner.slots(policy);
+            let is_shared = |i: &usize| inner.iter().any(|inner| inner.key == slots[*i].key);
+            noted.extend((0..slots.len()).filter(is_shared));
+        }
+        noted
     }
 
     /// Whether this attempt has a user with a name, and the one further in has none or another one. Another
@@ -158,17 +316,19 @@ impl Attempt {
         let Some(user) = &inner.caller.user else {
             return;
         };
-        let limiter = self.report.limiter();
-        limiter.take_back(self.token, &self.caller, Rule::counts_by_user);
-        self.caller = (self.caller).with_user(limiter.policy(), user.clone());
+        let policy = self.report.policy();
+        (self.limiter).take_back(policy, self.token, &self.caller, Rule::counts_by_user);
+        self.caller = (self.caller).with_user(policy, user.clone());
     }
 
     /// Takes the attempt back, because another attempt of the same request was refused.
-    pub(crate) fn withdraw(&mut self, refusal: &Refusal) {
+    pub(crate) fn withdraw(&mut self, error: &ReserveError) {
         if self.withdrawn.is_none() {
-            let limiter = self.report.limiter();
-            limiter.take_back(self.token, &self.caller, |_| true);
-            self.withdrawn = Some(Box::new(refusal.clone()));
+            let policy = self.report.policy();
+            if self.allowed.is_none() {
+                (self.limiter).take_back(policy, self.token, &self.caller, |_| true);
+            }
+            self.withdrawn = Some(Box::new(error.clone()));
         }
     }
 
@@ -182,60 +342,130 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// [`ReserveError::Refused`] if a rule by user refuses the attempt, now or in an earlier call;
-    /// [`ReserveError::Store`] if the store can't decide, in which case the attempt is as it was.
+    /// [`ReserveError::Refused`] if a rule by user refuses the attempt, and [`ReserveError::Denied`] if an access
+    /// rule does, now or in an earlier call; [`ReserveError::Store`] if the store can't decide, in which case no
+    /// password must be checked: the attempt counts under the rules without a user.
     pub async fn identify(&mut self, user: &str) -> Result<(), ReserveError> {
-        if let Some(refusal) = &self.withdrawn {
-            return Err(ReserveError::Refused(Refusal::clone(refusal)));
+        if let Some(error) = &self.withdrawn {
+            return Err(ReserveError::clone(error));
         }
-        let limiter = self.report.limiter().clone();
-        let user = limiter.user(user);
-        let (policy, store) = (limiter.policy(), limiter.store());
+        let limiter = self.limiter.clone();
+        let user = limiter.user(user).into_owned();
+        let policy = Arc::clone(self.report.policy());
         // The attempt further out was identified first.
-        if let Some(outer) = &mut self.within {
-            outer.caller = outer.caller.with_user(policy, user.clone().into_owned());
+        if let Some(outer) = self.outer_mut() {
+            outer.caller = outer.caller.with_user(&policy, user.clone());
         }
-        if let Some(known) = &mut self.caller.user
-            && known.name == user.name
-        {
+        let query = AccessQuery::new().with_address(self.caller.ip);
+        let access = limiter.in_force().access(&query.with_user(&user.name));
+        match access {
+            Access::Limited => {}
+            Access::Allowed(allowed) => {
+                let is_new = self.allowed_by() != Some(&allowed.rule);
+                if self.allowed.is_none() {
+                    limiter.take_back(&policy, self.token, &self.caller, |_| true);
+                }
+                self.set_user(user);
+                if is_new && !self.is_within() {
+                    limiter.note_access(&self.caller, &Access::Allowed(allowed.clone()));
+                }
+                self.allowed = Some(Box::new(allowed));
+                return Ok(());
+            }
+            Access::Denied(denied) => {
+                let error = ReserveError::Denied(denied.clone());
+                self.withdraw(&error);
+                self.set_user(user);
+                if !self.is_within() {
+                    limiter.note_access(&self.caller, &Access::Denied(denied));
+                }
+                return Err(error);
+            }
+        }
+        let is_allowed = (self.allowed.as_ref()).is_some_and(|allowed| allowed.for_every_user);
+        let known = self.caller.user.as_ref();
+        let is_known = known.is_some_and(|known| {
+            // From the normal form to another spelling, it is reserved once more: from then on, no success in
+            // the normal form takes it back.
+            known.name == user.name && (known.spelling.is_some() || user.spelling.is_none())
+        });
+        if is_allowed || is_known {
             // It fails or succeeds in the spelling of the account.
-            *known = user.into_owned();
+            self.set_user(user);
             return Ok(());
         }
-        let caller = self.caller.with_user(policy, user.into_owned());
+        self.count_as(user).await
+    }
+
+    /// Reserves the attempt for this user, under the rules by user or, if it was not counted before, under all.
+    async fn count_as(&mut self, user: User<'static>) -> Result<(), ReserveError> {
+        let limiter = self.limiter.clone();
+        let (policy, store) = (Arc::clone(self.report.policy()), limiter.store());
+        let was_counted = self.allowed.is_none();
+        let known = self.caller.user.as_ref();
+        let is_known = was_counted && known.is_some_and(|known| known.name == user.name);
+        let caller = self.caller.with_user(&policy, user.clone());
         let mut slots = Slots::new();
-        caller.push_slots(policy, Rule::counts_by_user, &mut slots);
+        let is_new: fn(&Rule) -> bool = if was_counted {
+            Rule::counts_by_user
+        } else {
+            |_| true
+        };
+        caller.push_slots(&policy, is_new, &mut slots);
         let (count, reserve) = (
             slots.len(),
             store.reserve(self.token, policy.lease(), &slots),
         );
+        let reserve = limiter.measured(StoreCall::Reserve, reserve);
         drop(slots);
         let standings = match reserve.at_once() {
             Ok(standings) => standings?,
+            // Nothing is taken back if this is dropped: the counters held the attempt before.
+            Err(call) if is_known => call.await?,
             Err(call) => {
-                AttemptFuture::identify(&limiter, self.token, caller.clone(), call).await?
+                let policy = Arc::clone(&policy);
+                let caller = caller.clone();
+                AttemptFuture::identify(&limiter, policy, self.token, caller, is_new, call).await?
             }
         };
         let standings = standings.complete(count)?;
-        let report = self.report.with_user_rules(caller.scope(), &standings);
+        let report = if was_counted {
+            self.report.with_user_rules(caller.scope(), &standings)
+        } else {
+            Report::new(Arc::clone(&policy), &caller, standings)
+        };
         let refusal = report.refusal();
 
         // If this fails, what is not taken back becomes a failure when the lease ends: one too many,
         // never one too few.
         let mut stale = Slots::new();
-        let is_stale = |rule: &Rule| refusal.is_some() || rule.counts_by_user();
-        self.caller.push_slots(policy, is_stale, &mut stale);
+        let is_stale =
+            |rule: &Rule| was_counted && (refusal.is_some() || !is_known && rule.counts_by_user());
+        self.caller.push_slots(&policy, is_stale, &mut stale);
         if !stale.is_empty() {
             let canceled = Settlement::Canceled;
             let _ = (store.settle(&[self.token], canceled, &stale, Duration::ZERO)).await;
         }
         drop(stale);
+        self.set_user(user);
         if let Some(refusal) = refusal {
-            self.withdrawn = Some(Box::new(refusal.clone()));
-            return Err(ReserveError::Refused(refusal));
+            limiter.note_refused(&self.caller, &refusal);
+            let error = ReserveError::Refused(refusal);
+            self.withdrawn = Some(Box::new(error.clone()));
+            return Err(error);
         }
-        (self.report, self.caller) = (report, caller);
+        (self.report, self.allowed) = (report, None);
         Ok(())
+    }
+
+    /// Replaces the user, and keeps the one that was typed.
+    fn set_user(&mut self, user: User<'static>) {
+        if !self.is_identified {
+            let typed = self.caller.user.as_ref().map(User::typed);
+            self.typed = typed.filter(|typed| !typed.is_empty()).map(Box::from);
+            self.is_identified = true;
+        }
+        self.caller = (self.caller).with_user(self.report.policy(), user);
     }
 
     /// Ends the attempt with this outcome.
@@ -245,25 +475,35 @@ impl Attempt {
     /// The store failed, and whether it has written the outcome is unknown. If it has not, the attempt
     /// becomes a failure when its lease ends.
     pub fn settle(self, outcome: Outcome) -> AttemptFuture<Result<(), StoreError>> {
-        AttemptFuture::settle(self.report.limiter(), self.write_outcome(outcome))
+        AttemptFuture::settle(&self.limiter, self.write_outcome(outcome, false))
     }
 
-    /// Settles by reference: an attempt is large to move. Must be called once.
+    /// Settles by reference: an attempt is large to move. Must be called once. `is_reported` tells that an attempt
+    /// of the same request has reported the outcome to observers.
     #[inline]
-    pub(crate) fn write_outcome(&self, outcome: Outcome) -> StoreFuture<()> {
-        if self.withdrawn.is_some() {
+    pub(crate) fn write_outcome(&self, outcome: Outcome, is_reported: bool) -> StoreFuture<()> {
+        let is_withdrawn = self.withdrawn.is_some();
+        (self.limiter).note_settled(self, outcome, is_reported || is_withdrawn);
+        if is_withdrawn || self.allowed.is_some() {
             return StoreFuture::ready(Ok(()));
         }
-        let Self { token, caller, .. } = self;
-        let limiter = self.report.limiter();
-        let (policy, store) = (limiter.policy(), limiter.store());
+        let Self {
+            limiter,
+            token,
+            caller,
+            ..
+        } = self;
+        let (policy, store) = (self.report.policy(), limiter.store());
         // Without a name it may be any account's, so its success takes back nothing but itself.
         if outcome == Outcome::Success && !self.is_nameless() {
-            let cleaned_up = limiter.clean_up(caller, Some(*token));
+            let cleaned_up = limiter.clean_up(policy, caller, &[*token], |mains| {
+                Settlement::Succeeded { mains }
+            });
             let (Some(keep), Some(user)) = (policy.known_addresses(), &caller.user) else {
                 return cleaned_up;
             };
             let remembered = store.remember(&user.known_addresses(), caller.address, keep);
+            let remembered = limiter.measured(StoreCall::Remember, remembered);
             return StoreFuture::all(vec![cleaned_up, remembered]);
         }
         let mut slots = Slots::new();
@@ -272,19 +512,24 @@ impl Attempt {
             Outcome::Failure | Outcome::UnknownUser => Settlement::Failed,
             _ => Settlement::Canceled,
         };
-        if let (Settlement::Canceled, Some(outer)) = (settlement, &self.within) {
+        if let (Settlement::Canceled, Some(outer)) = (settlement, self.outer()) {
             outer.retain_own(policy, &mut slots);
         }
         let settled = store.settle(&[*token], settlement, &slots, Duration::ZERO);
+        // Settling a failure again reports its block again.
+        let noted = self.noted_inside(policy, &slots);
+        let settled = limiter.measured(StoreCall::Settle, settled);
         drop(slots);
-        let (scope, address) = (caller.scope(), caller.address);
         match settled.at_once() {
             Ok(settled) => StoreFuture::ready(settled.map(|settled| {
-                limiter.note_blocks(scope, address, &settled);
+                limiter.note_blocks(policy, (caller, *token), &settled, &noted);
             })),
             Err(settled) => {
-                let limiter = limiter.clone();
-                settled.map_ok(move |settled| limiter.note_blocks(scope, address, &settled))
+                let (limiter, policy) = (limiter.clone(), Arc::clone(policy));
+                let (caller, token) = (caller.clone(), *token);
+                settled.map_ok(move |settled| {
+                    limiter.note_blocks(&policy, (&caller, token), &settled, &noted);
+                })
             }
         }
     }

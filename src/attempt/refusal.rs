@@ -10,11 +10,12 @@ use crate::{
 /// Which rule refused an attempt, why, and until when.
 ///
 /// The [`Display`](fmt::Display) text is for the person who logs in: `too many failed attempts, try again
-/// in 6 days 23 hours`.
+/// in 6 days 23 hours`. That of a [`KeyLimiter`](crate::KeyLimiter) is `too many requests, try again in 1 hour`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     rule: Arc<str>,
     standing: Standing,
+    is_login: bool,
 }
 
 /// Why an attempt was refused.
@@ -33,14 +34,37 @@ const BUSY_RETRY: Duration = Duration::from_secs(1);
 impl Refusal {
     /// `None` if the standing does not refuse.
     pub(crate) fn new(rule: Arc<str>, standing: Standing) -> Option<Self> {
-        standing.refuses().then_some(Self { rule, standing })
+        standing.refuses().then_some(Self {
+            rule,
+            standing,
+            is_login: true,
+        })
+    }
+
+    /// The same for a [`KeyLimiter`](crate::KeyLimiter), whose name takes the place of a rule's.
+    pub(crate) fn of_key(limiter: Arc<str>, standing: Standing) -> Option<Self> {
+        let refusal = Self::new(limiter, standing)?;
+        Some(Self {
+            is_login: false,
+            ..refusal
+        })
+    }
+
+    pub(crate) fn shared_rule(&self) -> Arc<str> {
+        Arc::clone(&self.rule)
     }
 
     pub(crate) const fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// The name of the rule that refused.
+    /// Whether an attempt to log in was refused, and not a request by a [`KeyLimiter`](crate::KeyLimiter): what the
+    /// app says should fit.
+    pub const fn is_login(&self) -> bool {
+        self.is_login
+    }
+
+    /// The name of the rule that refused, or of the [`KeyLimiter`](crate::KeyLimiter).
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -49,7 +73,7 @@ impl Refusal {
     pub const fn reason(&self) -> Reason {
         match self.standing.state {
             State::Blocked { .. } => Reason::Blocked,
-            State::Exempt | State::Clear | State::Busy => Reason::Busy,
+            _ => Reason::Busy,
         }
     }
 
@@ -77,15 +101,13 @@ impl Refusal {
     pub const fn lifts(&self) -> Period {
         match self.standing.state {
             State::Blocked { lifts } => lifts,
-            State::Exempt | State::Clear | State::Busy => Period::Of(BUSY_RETRY),
+            _ => Period::Of(BUSY_RETRY),
         }
     }
 
     /// Seconds until an attempt may be admitted, rounded up and at least 1; `None` if that is never.
     pub fn retry_after(&self) -> Option<u64> {
-        let left = self.lifts().as_duration()?;
-        let started = u64::from(left.subsec_millis() > 0);
-        Some(left.as_secs().saturating_add(started).max(1))
+        self.lifts().whole_seconds()
     }
 
     /// When an attempt may be admitted, in words: `in 6 days 23 hours`, `forever`.
@@ -106,10 +128,13 @@ impl Refusal {
 
     /// The text of [`Display`](fmt::Display), without the time that ends it for a block.
     pub(crate) const fn detail_start(&self) -> &'static str {
-        match (self.reason(), self.lifts()) {
-            (Reason::Busy, _) => "too many attempts at once, try again in a moment",
-            (Reason::Blocked, Period::Forever) => "too many failed attempts, blocked ",
-            (Reason::Blocked, _) => "too many failed attempts, try again ",
+        match (self.reason(), self.lifts(), self.is_login) {
+            (Reason::Busy, _, true) => "too many attempts at once, try again in a moment",
+            (Reason::Busy, _, false) => "too many requests at once, try again in a moment",
+            (Reason::Blocked, Period::Forever, true) => "too many failed attempts, blocked ",
+            (Reason::Blocked, Period::Forever, false) => "too many requests, blocked ",
+            (Reason::Blocked, _, true) => "too many failed attempts, try again ",
+            (Reason::Blocked, _, false) => "too many requests, try again ",
         }
     }
 }

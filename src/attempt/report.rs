@@ -1,10 +1,10 @@
 //! How the rules stand.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{Counted, Refusal};
 use crate::{
-    Limit, LoginLimiter, Period, Policy, Rule,
+    Limit, Period, Policy, Rule,
     algorithm::{Algorithm, Standing, State},
     policy::Naming,
     store::Standings,
@@ -27,7 +27,8 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Report {
-    limiter: LoginLimiter,
+    /// The one that was in force when the store was asked.
+    policy: Arc<Policy>,
     scope: Scope,
     /// One for each rule that applies, in the policy's order.
     standings: Standings,
@@ -35,22 +36,22 @@ pub struct Report {
 
 impl Report {
     #[inline]
-    pub(crate) fn new(limiter: LoginLimiter, caller: &Counted<'_>, standings: Standings) -> Self {
+    pub(crate) fn new(policy: Arc<Policy>, caller: &Counted<'_>, standings: Standings) -> Self {
         Self {
-            limiter,
+            policy,
             scope: caller.scope(),
             standings,
         }
     }
 
     #[inline]
-    pub(crate) const fn limiter(&self) -> &LoginLimiter {
-        &self.limiter
+    pub(crate) const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
     }
 
     /// The rules that apply, and how they stand.
     pub fn iter(&self) -> impl Iterator<Item = (&Rule, Standing)> {
-        applying(self.limiter.policy(), self.scope).zip(self.standings.iter().copied())
+        applying(&self.policy, self.scope).zip(self.standings.iter().copied())
     }
 
     /// How the rule of this name stands, if it applies.
@@ -60,17 +61,39 @@ impl Report {
         found.map(|(_, standing)| standing)
     }
 
-    /// The number of attempts that all rules together admit now; `None` if no rule counts.
+    /// The number of attempts that all rules together admit now; `None` if no rule counts. Rules in shadow admit
+    /// any number.
     pub fn remaining(&self) -> Option<u32> {
-        let counting = |standing: &&Standing| standing.state != State::Exempt;
-        let counting = self.standings.iter().filter(counting);
-        counting.map(Standing::remaining).min()
+        let remaining = self.enforced().map(|(_, standing)| standing.remaining());
+        remaining.min()
+    }
+
+    /// What rules in shadow would refuse if they were in force, each by itself.
+    ///
+    /// In the report of an attempt that was admitted, these rules have not counted it. An attempt that is refused
+    /// anyway is not counted by any rule.
+    pub fn shadowed(&self) -> impl Iterator<Item = Refusal> {
+        let shadowed = self.iter().filter(|(_, standing)| is_shadowed(standing));
+        shadowed
+            .filter_map(|(rule, standing)| Refusal::new(rule.shared_name(), standing.enforced()))
+    }
+
+    /// Whether there is any of these.
+    #[inline]
+    pub(super) fn has_shadowed(&self) -> bool {
+        self.standings.iter().any(is_shadowed)
+    }
+
+    /// The rules that count and can refuse.
+    pub(crate) fn enforced(&self) -> impl Iterator<Item = (&Rule, Standing)> {
+        self.iter()
+            .filter(|(rule, standing)| standing.state != State::Exempt && !rule.is_shadow())
     }
 
     /// Why an attempt is refused, if it is. If several rules refuse, this is the one that lasts longest:
     /// retrying earlier is useless.
     pub fn refusal(&self) -> Option<Refusal> {
-        refusal_of(self.limiter.policy(), self.scope, &self.standings)
+        refusal_of(&self.policy, self.scope, &self.standings)
     }
 
     /// How long attempts are refused if the one that this is the report of fails; `None` if the next one is
@@ -80,9 +103,7 @@ impl Report {
     /// what a report does not contain: blocks that grow (the first length), jitter (the shortest wait), and
     /// limits without a block (zero; one token of a bucket).
     pub fn block_if_failed(&self) -> Option<Period> {
-        let counting = |standing: &Standing| standing.state != State::Exempt;
-        let full =
-            (self.iter()).filter(|(_, standing)| counting(standing) && standing.remaining() == 0);
+        let full = (self.enforced()).filter(|(_, standing)| standing.remaining() == 0);
         full.map(|(rule, standing)| match standing.state {
             State::Blocked { lifts } => lifts,
             _ => block_after(rule.limit(), standing),
@@ -92,9 +113,8 @@ impl Report {
 
     /// The same report with these standings for the rules by user, which apply in this scope.
     pub(super) fn with_user_rules(&self, scope: Scope, by_user: &Standings) -> Self {
-        let policy = self.limiter.policy();
         let (mut own, mut by_user) = (self.iter().peekable(), by_user.iter());
-        let standings = applying(policy, scope).filter_map(|rule| {
+        let standings = applying(&self.policy, scope).filter_map(|rule| {
             let own = own.next_if(|(known, _)| std::ptr::eq(*known, rule));
             if rule.counts_by_user() {
                 by_user.next().copied()
@@ -103,15 +123,20 @@ impl Report {
             }
         });
         Self {
-            limiter: self.limiter.clone(),
+            policy: Arc::clone(&self.policy),
             scope,
             standings: standings.collect(),
         }
     }
 }
 
+#[inline]
+const fn is_shadowed(standing: &Standing) -> bool {
+    matches!(standing.state, State::Shadowed { .. })
+}
+
 /// The block that a failure brings with which the limit is reached, at least.
-fn block_after(limit: &Limit, standing: Standing) -> Period {
+pub(crate) fn block_after(limit: &Limit, standing: Standing) -> Period {
     if let Some(block) = limit.block() {
         return block;
     }

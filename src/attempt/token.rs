@@ -27,6 +27,16 @@ impl Token {
         self
     }
 
+    /// The token that this one is [derived](Self::derived) from, or this one.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn origin(self) -> Self {
+        if self.0[6] & 0xf0 == 0xc0 {
+            self.derived() // twice is not at all
+        } else {
+            self
+        }
+    }
+
     /// The token with these bytes, as returned by [`as_bytes`](Self::as_bytes).
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

@@ -12,11 +12,18 @@ use crate::events;
 
 /// Finds the address of the client that sent a request.
 ///
-/// Implemented for closures: `|parts: &http::request::Parts| Option<IpAddr>`.
+/// Implemented for closures: `|parts: &http::request::Parts| Option<IpAddr>`; within
+/// [`address_fn`](super::address_fn) they need no types.
 ///
 /// Never return an address that the client can choose, for that would give it a new budget with every
 /// request. If the address is uncertain, return an error: the request is denied, never counted under a wrong
 /// address and never passed uncounted.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the address of a client",
+    label = "not an `ExtractAddress`",
+    note = "use `PeerAddress`, or `ForwardedAddress` behind a proxy, or `extract::address_fn(|request| …)`, which \
+            returns an `Option<IpAddr>`"
+)]
 pub trait ExtractAddress: Send + Sync + 'static {
     /// The client's address.
     ///

@@ -2,12 +2,14 @@
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
+use bytes::Bytes;
 use http::request::Parts;
 use serde_core::de::{
     DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
 use super::{ExtractBodyUser, ExtractError, Extracted, body::media_type};
+use crate::MaybeReady;
 
 /// The user in a field of a JSON body.
 ///
@@ -40,38 +42,43 @@ impl JsonField {
 }
 
 impl ExtractBodyUser for JsonField {
-    fn extract_user(&self, request: &Parts, body: &[u8]) -> Extracted {
-        if body.is_empty() {
-            return Ok(None);
-        }
-        if !media_type(request).is_some_and(is_json) {
-            return Err(ExtractError::unsupported_media_type(
-                "the content type of the body is not JSON",
-            ));
-        }
-        // A single value would be read as a request without a user.
-        if !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
-            return Err(ExtractError::bad_request("the body is not a JSON object"));
-        }
-        let ambiguity = Cell::new(None);
-        let seek = Seek {
-            path: &self.path,
-            ambiguity: &ambiguity,
-        };
-        let mut json = serde_json::Deserializer::from_slice(body);
-        let found = seek.deserialize(&mut json);
-        // Another parser might read what follows.
-        let found = found.and_then(|found| json.end().map(|()| found));
-        match (ambiguity.get(), found) {
-            (Some(reason), _) => Err(ExtractError::bad_request(reason)),
-            (None, Ok(found)) => Ok(found),
-            (None, Err(_)) => Err(ExtractError::bad_request("the body is not JSON")),
-        }
+    fn extract_user(&self, request: &Parts, body: &Bytes) -> MaybeReady<Extracted> {
+        MaybeReady::ready(json_field(request, body, &self.path))
+    }
+}
+
+/// The field at this path, which may occur once.
+pub(super) fn json_field(request: &Parts, body: &[u8], path: &[String]) -> Extracted {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    if !media_type(request).is_some_and(is_json) {
+        return Err(ExtractError::unsupported_media_type(
+            "the content type of the body is not JSON",
+        ));
+    }
+    // A single value would be read as a request without a user.
+    if !matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        return Err(ExtractError::bad_request("the body is not a JSON object"));
+    }
+    let ambiguity = Cell::new(None);
+    let seek = Seek {
+        path,
+        ambiguity: &ambiguity,
+    };
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let found = seek.deserialize(&mut json);
+    // Another parser might read what follows.
+    let found = found.and_then(|found| json.end().map(|()| found));
+    match (ambiguity.get(), found) {
+        (Some(reason), _) => Err(ExtractError::bad_request(reason)),
+        (None, Ok(found)) => Ok(found),
+        (None, Err(_)) => Err(ExtractError::bad_request("the body is not JSON")),
     }
 }
 
 /// `application/json` or `application/…+json`.
-fn is_json(media_type: &str) -> bool {
+pub(super) fn is_json(media_type: &str) -> bool {
     let Some((kind, subtype)) = media_type.split_once('/') else {
         return false;
     };

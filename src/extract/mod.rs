@@ -7,23 +7,22 @@
 //! # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
 //! use std::net::IpAddr;
 //!
-//! use http::request::Parts;
-//! use tower_login_rate_limit::extract::{ExtractError, FromAsync};
+//! use tower_login_rate_limit::extract::{ExtractError, FromAsync, address_fn, body_user_fn, user_fn};
 //!
 //! let layer = LoginRateLimitLayer::new(limiter)
 //!     // A layer further out has found the address.
-//!     .with_address(|request: &Parts| request.extensions.get::<IpAddr>().copied());
+//!     .with_address(address_fn(|request| request.extensions.get::<IpAddr>().copied()));
 //!
 //! // The user is the last segment of the path,
-//! let by_path = layer.clone().with_user(|request: &Parts| {
+//! let by_path = layer.clone().with_user(user_fn(|request| {
 //!     request.uri.path().rsplit('/').next().map(str::to_owned)
-//! });
+//! }));
 //! // the first line of the body,
-//! let by_body = layer.clone().with_body_user(|_: &Parts, body: &[u8]| {
+//! let by_body = layer.clone().with_body_user(body_user_fn(|_request, body| {
 //!     Some(str::from_utf8(body).ok()?.lines().next()?.to_owned())
-//! });
+//! }));
 //! // or in a session store.
-//! let by_session = layer.with_user(FromAsync::new(|request: &Parts| {
+//! let by_session = layer.with_user(FromAsync::new(|request| {
 //!     let session = request.headers.get("session").cloned();
 //!     async {
 //!         let user = look_up(session).await;
@@ -35,19 +34,25 @@
 
 mod address;
 mod body;
+mod closures;
 mod error;
 mod forwarded;
+mod from_async;
 #[cfg(feature = "json")]
 mod json;
+mod read_body;
 mod user;
 pub(crate) mod value;
 
 pub use address::{ExtractAddress, PeerAddress, PeerAddressExtension};
 pub use body::{ExtractBodyUser, FormField};
+pub use closures::{address_fn, body_user_fn, user_fn};
 pub use error::{ExtractError, ExtractErrorKind};
 pub use forwarded::{ForwardedAddress, ForwardedError};
+pub use from_async::FromAsync;
 #[cfg(feature = "json")]
 pub use json::JsonField;
-pub use user::{BasicAuth, ExtractUser, FromAsync, Header, NoUser, QueryField};
+pub use read_body::{BodyField, ReadBody};
+pub use user::{BasicAuth, ExtractUser, Header, NoUser, QueryField};
 
 pub(crate) use user::Extracted;

@@ -1,7 +1,5 @@
 //! The user in the head of a request.
 
-use std::fmt;
-
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{HeaderName, header::AUTHORIZATION, request::Parts};
 
@@ -13,11 +11,19 @@ pub(crate) type Extracted = Result<Option<String>, ExtractError>;
 
 /// Finds the user that a request is to log in, without reading its body.
 ///
-/// Implemented for closures: `|parts: &http::request::Parts| Option<String>`. See [`FromAsync`] for
-/// lookups that have to be awaited, and [`ExtractBodyUser`](super::ExtractBodyUser) for users in bodies.
+/// Implemented for closures: `|parts: &http::request::Parts| Option<String>`; within
+/// [`user_fn`](super::user_fn) they need no types. See [`FromAsync`](super::FromAsync) for lookups that have to
+/// be awaited, and [`ExtractBodyUser`](super::ExtractBodyUser) for users in bodies.
 ///
 /// A request that names none is handled as
 /// [`MissingUser`](crate::MissingUser) says. The limiter normalizes what is found.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find a user in the head of a request",
+    label = "not an `ExtractUser`",
+    note = "use `Header`, `BasicAuth` or `QueryField`, or `extract::user_fn(|request| …)`, which returns an \
+            `Option<String>`; with a lookup that has to be awaited, `FromAsync::new`",
+    note = "a user in a form or in JSON is for `.with_body_user(…)`"
+)]
 pub trait ExtractUser: Send + Sync + 'static {
     /// The user, if the request names one.
     ///
@@ -136,35 +142,5 @@ pub(super) fn only_field(encoded: &[u8], name: &str) -> Extracted {
         (_, Some(_)) => Err(ExtractError::bad_request(
             "the field that names the user is there twice",
         )),
-    }
-}
-
-/// A user that has to be awaited, for example from a session store.
-#[derive(Clone)]
-pub struct FromAsync<F> {
-    look_up: F,
-}
-
-impl<F> FromAsync<F> {
-    /// The user that the future of this function returns.
-    #[must_use]
-    pub const fn new(look_up: F) -> Self {
-        Self { look_up }
-    }
-}
-
-impl<F, Fut> ExtractUser for FromAsync<F>
-where
-    F: Fn(&Parts) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<Option<String>, ExtractError>> + Send + 'static,
-{
-    fn extract_user(&self, request: &Parts) -> MaybeReady<Extracted> {
-        MaybeReady::pending((self.look_up)(request))
-    }
-}
-
-impl<F> fmt::Debug for FromAsync<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromAsync").finish_non_exhaustive()
     }
 }

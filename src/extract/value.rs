@@ -14,6 +14,15 @@ pub(crate) fn path(request: &Parts) -> Option<String> {
     Some(plain_path(request.uri.path()))
 }
 
+/// The path as the client sent it, for access rules.
+pub(crate) fn sent_path(request: &Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(sent) = request.extensions.get::<axum::extract::OriginalUri>() {
+        return sent.0.path();
+    }
+    request.uri.path()
+}
+
 /// [`Part::USER_AGENT`](crate::Part::USER_AGENT).
 pub(crate) fn user_agent(request: &Parts) -> Option<String> {
     let agent = request.headers.get(USER_AGENT)?;

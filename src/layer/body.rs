@@ -15,27 +15,6 @@ use pin_project_lite::pin_project;
 use super::guard::{Guard, Settling};
 use crate::events;
 
-/// The layer does not read bodies, and the inner service receives them unchanged.
-#[derive(Clone, Copy, Debug)]
-pub enum HeadOnly {}
-
-/// The layer reads bodies, and the inner service receives a [`ReplayedBody`].
-#[derive(Clone, Copy, Debug)]
-pub enum WithBody {}
-
-/// Whether the layer reads bodies: [`HeadOnly`] or [`WithBody`]. A type, because what was read has to be
-/// replayed, in a body of another type.
-pub trait Mode<B> {
-    /// The body that the inner service receives.
-    type Body;
-
-    /// Converts the body of a request.
-    fn wrap(body: B) -> Self::Body;
-
-    /// Reads the body, up to `limit` bytes.
-    fn poll_read(body: &mut Self::Body, limit: usize, cx: &mut Context<'_>) -> Poll<Extent>;
-}
-
 /// How much of a body was read.
 #[derive(Debug)]
 pub enum Extent {
@@ -47,38 +26,6 @@ pub enum Extent {
     TooLarge,
     /// The body ended with an error, which the handler will receive too.
     Broken,
-}
-
-impl<B> Mode<B> for HeadOnly {
-    type Body = B;
-
-    #[inline]
-    fn wrap(body: B) -> B {
-        body
-    }
-
-    fn poll_read(_: &mut B, _: usize, _: &mut Context<'_>) -> Poll<Extent> {
-        Poll::Ready(Extent::Unread)
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Mode<B> for WithBody {
-    type Body = ReplayedBody<B>;
-
-    fn wrap(body: B) -> ReplayedBody<B> {
-        ReplayedBody {
-            read: Bytes::new(),
-            joined: BytesMut::new(),
-            trailers: None,
-            error: None,
-            ended: false,
-            rest: body,
-        }
-    }
-
-    fn poll_read(body: &mut ReplayedBody<B>, limit: usize, cx: &mut Context<'_>) -> Poll<Extent> {
-        body.poll_read(limit as u64, cx)
-    }
 }
 
 pin_project! {
@@ -220,7 +167,8 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 /// The body of a request of which the layer may have read the beginning, replayed from its first byte.
 ///
 /// A plain hyper handler behind a layer that reads bodies takes a
-/// `Request<ReplayedBody<hyper::body::Incoming>>`.
+/// `Request<ReplayedBody<hyper::body::Incoming>>`. Handlers and routers of axum take any body; its middleware
+/// functions take axum's own, see `LoginRateLimitLayer::for_axum`.
 pub struct ReplayedBody<B: Body> {
     /// The first frame, or all frames that were read once reading has ended.
     read: Bytes,
@@ -281,6 +229,29 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ReplayedBody<B> {
 }
 
 impl<B: Body> ReplayedBody<B> {
+    pub(super) fn new(body: B) -> Self {
+        Self {
+            read: Bytes::new(),
+            joined: BytesMut::new(),
+            trailers: None,
+            error: None,
+            ended: false,
+            rest: body,
+        }
+    }
+
+    /// Whether nothing of the body was read.
+    #[cfg(feature = "axum")]
+    pub(super) fn is_unread(&self) -> bool {
+        self.read_len() == 0 && self.error.is_none() && !self.ended
+    }
+
+    /// The body behind what was read.
+    #[cfg(feature = "axum")]
+    pub(super) fn into_rest(self) -> B {
+        self.rest
+    }
+
     /// The number of bytes that were read and not replayed.
     fn read_len(&self) -> u64 {
         self.joined.len().max(self.read.len()) as u64
@@ -296,7 +267,7 @@ impl<B: Body> fmt::Debug for ReplayedBody<B> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> ReplayedBody<B> {
-    fn poll_read(&mut self, limit: u64, cx: &mut Context<'_>) -> Poll<Extent> {
+    pub(super) fn poll_read(&mut self, limit: u64, cx: &mut Context<'_>) -> Poll<Extent> {
         // A body that announces to be too large is not read at all.
         if self.size_hint().lower() > limit {
             return Poll::Ready(Extent::TooLarge);

@@ -9,30 +9,35 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Response, request::Parts};
 use tokio::{
     runtime::Handle,
     time::{Sleep, sleep},
 };
-use tower_service::Service;
 
 use super::{
     Config, LoginAttempt, MissingUser, UserSource,
-    body::{Extent, Mode},
+    body::Extent,
     guard::Guard,
     login_attempt::State,
+    mode::{Inner, Mode},
 };
 use crate::{
-    Attempt, AttemptFuture, Caller, MaybeReady, Outcome, ReserveError, events,
-    extract::{ExtractError, Extracted},
-    limiter::KnownBlock,
-    response::{Denial, RateLimitFields},
+    Attempt, AttemptFuture, Caller, MaybeReady, Outcome, ReserveError,
+    access::AccessQuery,
+    attempt::{Counted, User},
+    events,
+    extract::{ExtractError, Extracted, ReadBody, value},
+    limiter::{Access, InForce, KnownBlock},
+    response::{Denial, DenialKind, RateLimitFields},
 };
 
 /// What becomes of a request.
 pub(super) enum Decision {
     /// The handler is called, under this guard.
     Run(Guard),
+    /// The handler is called, and the request does not count.
+    Pass,
     /// The client receives this response.
     Deny(Response<Bytes>),
 }
@@ -43,12 +48,15 @@ pub(super) enum Step {
     Wait(Wait),
 }
 
+/// An attempt, or why there is none.
+type Reserved = Result<Attempt, Denial>;
+
 /// What a request waits for.
 #[allow(clippy::large_enum_variant)] // boxed as part of `Waiting`
 pub(super) enum Wait {
     /// The store, which may block the caller whoever the user is. Then the user, or else the body.
     Precheck(
-        Box<AttemptFuture<Result<Attempt, ReserveError>>>,
+        Box<AttemptFuture<Reserved>>,
         Option<MaybeReady<Extracted>>,
         Caller<'static>,
     ),
@@ -60,8 +68,10 @@ pub(super) enum Wait {
     Service(Option<Extracted>, Caller<'static>),
     /// The inner service, for a request that is denied in shadow mode.
     Shadowed(Option<Guard>),
+    /// The inner service, for a request that does not count.
+    Uncounted,
     /// The store.
-    Reserve(AttemptFuture<Result<Attempt, ReserveError>>),
+    Reserve(AttemptFuture<Reserved>),
 }
 
 impl Wait {
@@ -97,8 +107,8 @@ impl<S, B> Waiting<S, B> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, S::Error>>
     where
-        M: Mode<T, Body = B>,
-        S: Service<Request<B>>,
+        M: Mode<T, Held = B>,
+        S: Inner<M::Body>,
     {
         let (config, parts) = (&self.config, &mut self.parts);
         loop {
@@ -112,7 +122,8 @@ impl<S, B> Waiting<S, B> {
                         Poll::Ready(extent) => config.body_read(caller.clone(), &extent, parts),
                         Poll::Pending => {
                             ready!(deadline.poll(config.body_timeout, cx));
-                            config.deny(Denial::BodyTimeout, parts)
+                            let denial = Denial::new(DenialKind::BodyTimeout);
+                            config.deny(denial.with_address(caller.address), parts)
                         }
                     }
                 }
@@ -128,12 +139,18 @@ impl<S, B> Waiting<S, B> {
                         None => unreachable!("the guard is taken once"),
                     }
                 }
+                Wait::Uncounted => {
+                    ready!(self.service.poll_ready(cx))?;
+                    self.is_ready = true;
+                    Step::Decided(Decision::Pass)
+                }
                 Wait::Service(user, caller) => {
                     ready!(self.service.poll_ready(cx))?;
                     self.is_ready = true;
+                    let in_force = config.limiter.in_force();
                     match user.take() {
-                        Some(user) => config.user_found(user, caller.clone(), parts),
-                        None => config.reserve(caller.clone(), parts),
+                        Some(user) => config.user_found(&in_force, user, caller.clone(), parts),
+                        None => config.reserve(&in_force, caller.clone(), parts),
                     }
                 }
                 Wait::Reserve(attempt) => {
@@ -150,6 +167,16 @@ impl<S, B> Waiting<S, B> {
             }
         }
     }
+}
+
+/// What a body contains.
+enum InBody {
+    /// The user, or none.
+    User(MaybeReady<Extracted>),
+    /// Unknown: the handler has to identify the user.
+    Unread,
+    /// Nothing that counts.
+    Uncounted,
 }
 
 /// The end of the time for a body, which begins when the body has to be waited for.
@@ -176,15 +203,23 @@ impl Config {
     pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Step {
         let address = match self.address.extract_address(parts) {
             Ok(address) => address,
-            Err(error) => return self.deny(Denial::NoAddress(error), parts),
+            Err(error) => return self.deny(Denial::new(DenialKind::NoAddress(error)), parts),
         };
-        let caller = self.caller(address, parts);
+        let in_force = self.limiter.in_force();
+        let caller = self.caller(&in_force, address, parts);
         match &self.user {
-            UserSource::Handler => self.reserve(caller, parts),
+            UserSource::Handler => self.reserve(&in_force, caller, parts),
             UserSource::Head(user) => match user.extract_user(parts).at_once() {
-                Ok(user) => self.user_found(user, caller, parts),
+                Ok(user) => self.user_found(&in_force, user, caller, parts),
                 Err(user) => self.before_user(Some(user), caller, parts),
             },
+            // A blocked client may send what does not count.
+            UserSource::Body(_) if self.body_filter.is_some() => {
+                match self.limiter.access(&in_force, query(&caller, parts), None) {
+                    denied @ Access::Denied(_) => self.denied(denied, caller, parts),
+                    _ => Step::Wait(Wait::Body(caller, Deadline::default())),
+                }
+            }
             UserSource::Body(_) => self.before_user(None, caller, parts),
         }
     }
@@ -197,26 +232,55 @@ impl Config {
         caller: Caller<'static>,
         parts: &mut Parts,
     ) -> Step {
+        let in_force = self.limiter.in_force();
+        match self.limiter.access(&in_force, query(&caller, parts), None) {
+            // No rule can lift it.
+            denied @ Access::Denied(_) => return self.denied(denied, caller, parts),
+            // Unless the user is denied, which is not known yet.
+            Access::Allowed(_) => return Step::Wait(Wait::for_user(user, caller)),
+            Access::Limited => {}
+        }
         match self.limiter.known_block(caller.clone()) {
             KnownBlock::None => Step::Wait(Wait::for_user(user, caller)),
-            KnownBlock::Blocked(refusal) => self.deny(Denial::Refused(refusal), parts),
+            KnownBlock::Blocked(refusal) => {
+                let denial = Denial::new(DenialKind::Refused(refusal)).with_address(caller.address);
+                self.deny(denial, parts)
+            }
             // Reserving is answered from the cache if that is fresh, and else revalidates it.
             KnownBlock::Cached => {
-                let attempt = Box::new(self.limiter.reserve(caller.clone()));
+                let limited = Access::Limited;
+                let decided =
+                    (self.limiter).decide(&in_force, caller.clone(), limited, None, denial);
+                let attempt = Box::new(AttemptFuture::reserve(&self.limiter, decided));
                 Step::Wait(Wait::Precheck(attempt, user, caller))
             }
         }
     }
 
+    /// Refuses a caller that an access rule denies.
+    fn denied(
+        self: &Arc<Self>,
+        denied: Access,
+        caller: Caller<'static>,
+        parts: &mut Parts,
+    ) -> Step {
+        let in_force = self.limiter.in_force();
+        let decided = (self.limiter).decide(&in_force, caller, denied, None, denial);
+        match decided.at_once() {
+            Ok(attempt) => self.reserved(attempt, parts),
+            Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
+        }
+    }
+
     fn prechecked(
         self: &Arc<Self>,
-        attempt: Result<Attempt, ReserveError>,
+        attempt: Reserved,
         user: Option<MaybeReady<Extracted>>,
         caller: Caller<'static>,
         parts: &mut Parts,
     ) -> Step {
         match attempt {
-            Err(error @ ReserveError::Refused(_)) => self.deny(error.into(), parts),
+            Err(denial) if denial.refusal().is_some() => self.deny(denial, parts),
             // The block was lifted. Dropping the future has a task complete it.
             Ok(attempt) => {
                 drop(attempt.settle(Outcome::NotAnAttempt));
@@ -234,33 +298,45 @@ impl Config {
         parts: &mut Parts,
     ) -> Step {
         match self.user_in_body(extent, parts) {
-            Ok(user) => Step::Wait(Wait::Service(user, caller)),
-            Err(denial) => self.deny(denial, parts),
+            Ok(InBody::User(user)) => match user.at_once() {
+                Ok(user) => Step::Wait(Wait::Service(Some(user), caller)),
+                Err(user) => self.before_user(Some(user), caller, parts),
+            },
+            Ok(InBody::Unread) => Step::Wait(Wait::Service(None, caller)),
+            Ok(InBody::Uncounted) => Step::Wait(Wait::Uncounted),
+            Err(kind) => self.deny(Denial::new(kind).with_address(caller.address), parts),
         }
     }
 
-    /// The user, or `None` if the handler has to identify one.
-    fn user_in_body(&self, extent: &Extent, parts: &Parts) -> Result<Option<Extracted>, Denial> {
+    fn user_in_body(&self, extent: &Extent, parts: &Parts) -> Result<InBody, DenialKind> {
         let UserSource::Body(user) = &self.user else {
-            return Ok(None);
+            return Ok(InBody::Unread);
         };
         match extent {
-            Extent::Broken => Err(Denial::BodyBroken),
-            _ if is_encoded(parts) => Err(Denial::AmbiguousUser(ExtractError::bad_request(
+            Extent::Broken => Err(DenialKind::BodyBroken),
+            _ if is_encoded(parts) => Err(DenialKind::AmbiguousUser(ExtractError::bad_request(
                 "the body is compressed: send it uncompressed, or have the server decompress it \
                  before it looks for the user",
             ))),
-            Extent::Whole(body) => Ok(Some(user.extract_user(parts, body))),
-            Extent::TooLarge if !self.pass_oversized => Err(Denial::BodyTooLarge {
+            Extent::Whole(body) => {
+                if let Some(counts) = &self.body_filter
+                    && !counts(ReadBody::new(parts, body)).map_err(DenialKind::AmbiguousUser)?
+                {
+                    return Ok(InBody::Uncounted);
+                }
+                Ok(InBody::User(user.extract_user(parts, body)))
+            }
+            Extent::TooLarge if !self.pass_oversized => Err(DenialKind::BodyTooLarge {
                 limit: self.body_limit,
             }),
-            Extent::TooLarge | Extent::Unread => Ok(None),
+            Extent::TooLarge | Extent::Unread => Ok(InBody::Unread),
         }
     }
 
     #[inline]
     fn user_found(
         self: &Arc<Self>,
+        in_force: &InForce,
         user: Extracted,
         mut caller: Caller<'static>,
         parts: &mut Parts,
@@ -271,33 +347,46 @@ impl Config {
             Ok(_) if parts.method.is_safe() => None,
             Ok(_) => match self.missing_user {
                 MissingUser::Shared => Some(Cow::Borrowed("")),
-                MissingUser::Refuse => return self.deny(Denial::NoUser, parts),
+                MissingUser::Refuse => {
+                    let denial = Denial::new(DenialKind::NoUser);
+                    return self.deny(denial.with_address(caller.address), parts);
+                }
                 MissingUser::Pass => None,
             },
-            Err(error) => return self.deny(Denial::AmbiguousUser(error), parts),
+            Err(error) => {
+                let denial = Denial::new(DenialKind::AmbiguousUser(error));
+                return self.deny(denial.with_address(caller.address), parts);
+            }
         };
-        self.reserve(caller, parts)
+        self.reserve(in_force, caller, parts)
     }
 
     #[inline]
-    fn reserve(self: &Arc<Self>, caller: Caller<'static>, parts: &mut Parts) -> Step {
+    fn reserve(
+        self: &Arc<Self>,
+        in_force: &InForce,
+        caller: Caller<'static>,
+        parts: &mut Parts,
+    ) -> Step {
         let outer = parts.extensions.get::<LoginAttempt>();
         let within = outer.and_then(|outer| outer.share(self));
-        match self.limiter.decide(caller, within).at_once() {
+        let access = if in_force.access.is_empty() {
+            Access::Limited
+        } else {
+            (self.limiter).access(in_force, query(&caller, parts), caller.user.as_deref())
+        };
+        let decided = (self.limiter).decide(in_force, caller, access, within, denial);
+        match decided.at_once() {
             Ok(attempt) => self.reserved(attempt, parts),
             Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
         }
     }
 
     #[inline]
-    fn reserved(
-        self: &Arc<Self>,
-        attempt: Result<Attempt, ReserveError>,
-        parts: &mut Parts,
-    ) -> Step {
+    fn reserved(self: &Arc<Self>, attempt: Reserved, parts: &mut Parts) -> Step {
         match attempt {
             Ok(attempt) => self.run(State::Reserved(attempt), parts),
-            Err(error) => self.deny(error.into(), parts),
+            Err(denial) => self.deny(denial, parts),
         }
     }
 
@@ -317,8 +406,8 @@ impl Config {
         }
         let mut response = self.responder.respond(&denial, parts);
         if self.rate_limit_fields
-            && let Denial::Refused(refusal) = &denial
-            && let Some(fields) = RateLimitFields::of_refusal(refusal, self.limiter.policy())
+            && let Some(refusal) = denial.refusal()
+            && let Some(fields) = RateLimitFields::of_refusal(refusal, &self.limiter.policy())
         {
             fields.write(response.headers_mut());
         }
@@ -329,6 +418,25 @@ impl Config {
         extensions.extend(std::mem::take(response.extensions_mut()));
         *response.extensions_mut() = extensions;
         Step::Decided(Decision::Deny(response))
+    }
+}
+
+/// Why there is no attempt, and whose it would have been.
+fn denial(error: ReserveError, caller: Counted<'_>) -> Denial {
+    Denial::new(error.into())
+        .with_address(caller.ip)
+        .with_user(caller.user.map(User::into_typed))
+}
+
+/// What access rules compare, but for the user.
+#[inline]
+fn query<'a>(caller: &Caller<'_>, parts: &'a Parts) -> AccessQuery<'a> {
+    let query = AccessQuery::new()
+        .with_address(caller.address)
+        .with_path(value::sent_path(parts));
+    match parts.headers.get(http::header::USER_AGENT) {
+        Some(agent) => query.with_user_agent(agent.as_bytes()),
+        None => query,
     }
 }
 

@@ -9,13 +9,12 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use pin_project_lite::pin_project;
-use tower_service::Service;
 
 use super::{
     ResponseBody,
-    body::Mode,
     decision::{Decision, Waiting},
     guard::{Finished, Guard, Settling},
+    mode::{Inner, Mode},
 };
 use crate::events;
 #[cfg(feature = "axum")]
@@ -27,7 +26,7 @@ pin_project! {
     pub struct ResponseFuture<S, M, B>
     where
         M: Mode<B>,
-        S: Service<Request<M::Body>>,
+        S: Inner<M::Body>,
     {
         #[pin]
         state: State<S, M, B>,
@@ -40,14 +39,14 @@ pin_project! {
     enum State<S, M, B>
     where
         M: Mode<B>,
-        S: Service<Request<M::Body>>,
+        S: Inner<M::Body>,
     {
         /// Something has to be waited for before the handler can be called.
-        Waiting { waiting: Box<Waiting<S, M::Body>> },
+        Waiting { waiting: Box<Waiting<S, M::Held>> },
         /// The handler runs.
         Running { #[pin] response: S::Future, guard: Guard },
         /// The outcome is being written.
-        Settling { settling: Settling, response: Result<S::Response, S::Error> },
+        Settling { settling: Settling, response: Result<Response<S::ResponseBody>, S::Error> },
         /// The request was denied.
         Denied { response: Response<Bytes> },
         /// The request is not counted.
@@ -60,7 +59,7 @@ pin_project! {
 impl<S, M, B> ResponseFuture<S, M, B>
 where
     M: Mode<B>,
-    S: Service<Request<M::Body>>,
+    S: Inner<M::Body>,
 {
     pub(super) const fn uncounted(response: S::Future) -> Self {
         Self {
@@ -68,7 +67,7 @@ where
         }
     }
 
-    pub(super) fn waiting(waiting: Waiting<S, M::Body>) -> Self {
+    pub(super) fn waiting(waiting: Waiting<S, M::Held>) -> Self {
         Self {
             state: State::Waiting {
                 waiting: Box::new(waiting),
@@ -81,16 +80,19 @@ where
         decision: Decision,
         service: &mut S,
         parts: Parts,
-        body: M::Body,
+        body: M::Held,
     ) -> Self {
         match decision {
             // The guard exists before the call, in case that panics.
             Decision::Run(mut guard) => {
-                let response = service.call(Request::from_parts(parts, body));
+                let response = service.call(Request::from_parts(parts, M::release(body)));
                 guard.set_handler_started(false);
                 Self {
                     state: State::Running { response, guard },
                 }
+            }
+            Decision::Pass => {
+                Self::uncounted(service.call(Request::from_parts(parts, M::release(body))))
             }
             Decision::Deny(response) => Self {
                 state: State::Denied { response },
@@ -99,12 +101,12 @@ where
     }
 }
 
-impl<S, M, B, R> Future for ResponseFuture<S, M, B>
+impl<S, M, B> Future for ResponseFuture<S, M, B>
 where
     M: Mode<B>,
-    S: Service<Request<M::Body>, Response = Response<R>>,
+    S: Inner<M::Body>,
 {
-    type Output = Result<Response<ResponseBody<R>>, S::Error>;
+    type Output = Result<Response<ResponseBody<S::ResponseBody>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -206,7 +208,7 @@ fn replace<R>(mut response: Response<R>, replacement: Replacement) -> Response<R
 impl<S, M, B> fmt::Debug for ResponseFuture<S, M, B>
 where
     M: Mode<B>,
-    S: Service<Request<M::Body>>,
+    S: Inner<M::Body>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()

@@ -7,6 +7,7 @@ mod future;
 mod guard;
 mod login_attempt;
 mod missing_user;
+mod mode;
 mod service;
 
 use std::{
@@ -22,19 +23,23 @@ use http::{Method, request::Parts};
 use tower_layer::Layer;
 
 use crate::{
-    Caller, LoginLimiter, Part, Rule, events,
+    Caller, LoginLimiter, Part, events,
     extract::{
-        ExtractAddress, ExtractBodyUser, ExtractUser, NoUser, PeerAddress,
+        ExtractAddress, ExtractBodyUser, ExtractError, ExtractUser, NoUser, PeerAddress, ReadBody,
         value::{self, PathPattern, plain_path},
     },
+    limiter::InForce,
     response::{ByAccept, Respond},
 };
 
-pub use body::{HeadOnly, ReplayedBody, ResponseBody, WithBody};
+pub use body::{ReplayedBody, ResponseBody};
 pub use classify::Classify;
 pub use future::ResponseFuture;
 pub use login_attempt::LoginAttempt;
 pub use missing_user::MissingUser;
+#[cfg(feature = "axum")]
+pub use mode::ForAxum;
+pub use mode::{HeadOnly, WithBody};
 pub use service::LoginRateLimit;
 
 /// Guards login endpoints: each request reserves an attempt before the handler is called, and the attempt
@@ -95,7 +100,7 @@ pub use service::LoginRateLimit;
 ///
 /// The parameter `M` tells whether the layer reads bodies: after
 /// [`with_body_user`](Self::with_body_user) it does, and the inner service receives a
-/// [`ReplayedBody`](crate::ReplayedBody).
+/// [`ReplayedBody`](crate::ReplayedBody), or axum's own body after `for_axum` (feature `axum`).
 pub struct LoginRateLimitLayer<M = HeadOnly> {
     config: Arc<Config>,
     mode: PhantomData<fn() -> M>,
@@ -118,6 +123,7 @@ struct Config {
     notices: Arc<Notices>,
     responder: Arc<dyn Respond>,
     filter: Option<Filter>,
+    body_filter: Option<BodyFilter>,
     shadow: bool,
     rate_limit_fields: bool,
 }
@@ -153,6 +159,7 @@ impl Classifier {
 }
 
 type Filter = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type BodyFilter = Arc<dyn Fn(ReadBody<'_>) -> Result<bool, ExtractError> + Send + Sync>;
 type Value = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 #[derive(Clone)]
@@ -169,8 +176,19 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 impl Config {
     /// A caller at this address, with the values that rules count by.
     #[inline]
-    fn caller(&self, address: IpAddr, request: &Parts) -> Caller<'static> {
+    fn caller(&self, in_force: &InForce, address: IpAddr, request: &Parts) -> Caller<'static> {
         let mut caller = Caller::new(address).with_second_factor(self.is_second_factor);
+        caller.is_shadowed = self.shadow;
+        if in_force.counts_by_path
+            && let Some(path) = value::path(request)
+        {
+            caller = caller.with_value(Part::PATH, path);
+        }
+        if in_force.counts_by_user_agent
+            && let Some(agent) = value::user_agent(request)
+        {
+            caller = caller.with_value(Part::USER_AGENT, agent);
+        }
         for (name, value) in &self.values {
             if let Some(value) = value(request) {
                 caller = caller.with_value(name.to_string(), value);
@@ -189,28 +207,13 @@ impl LoginRateLimitLayer {
     /// A layer with this limiter.
     #[must_use]
     pub fn new(limiter: LoginLimiter) -> Self {
-        let counts_by = |name: &str| {
-            let rules = limiter.policy().rules().iter();
-            rules.flat_map(Rule::parts).any(|part| match part {
-                Part::Value(value) => **value == *name,
-                _ => false,
-            })
-        };
-        let built_in: [(&str, Value); 2] = [
-            (Part::PATH, Arc::new(value::path)),
-            (Part::USER_AGENT, Arc::new(value::user_agent)),
-        ];
-        let values = (built_in.into_iter())
-            .filter(|(name, _)| counts_by(name))
-            .map(|(name, value)| (name.into(), value))
-            .collect();
         Self {
             config: Arc::new(Config {
                 limiter,
                 address: Arc::new(PeerAddress),
                 user: UserSource::Handler,
                 missing_user: MissingUser::default(),
-                values,
+                values: Vec::new(),
                 body_limit: 64 * 1024,
                 body_timeout: Some(BODY_TIMEOUT),
                 pass_oversized: false,
@@ -227,6 +230,7 @@ impl LoginRateLimitLayer {
                 }),
                 responder: Arc::new(ByAccept::new()),
                 filter: None,
+                body_filter: None,
                 shadow: false,
                 rate_limit_fields: false,
             }),
@@ -285,7 +289,7 @@ impl<M> LoginRateLimitLayer<M> {
     }
 
     /// Declares that requests to this layer carry a second factor, such as a code: they also count under the
-    /// rule [`Rule::SECOND_FACTOR`], which limits the codes of an account over all addresses. A request that
+    /// rule [`SECOND_FACTOR`](crate::Rule::SECOND_FACTOR), which limits the codes of an account over all addresses. A request that
     /// carries the password too does not belong here: anyone could use up the codes of an account.
     #[must_use]
     pub fn with_second_factor(self, second_factor: bool) -> Self {
@@ -399,6 +403,40 @@ impl<M> LoginRateLimitLayer<M> {
         self.with(|config| config.rate_limit_fields = fields)
     }
 
+    /// Hands axum's own body to the inner service. Call it last, since [`with_user`](Self::with_user) and
+    /// [`with_body_user`](Self::with_body_user) choose the type of the body anew.
+    ///
+    /// Handlers and routers take any body, and need this not. Two others do:
+    ///
+    /// - `axum::middleware::from_fn` directly inside of a layer that reads bodies, in a `ServiceBuilder`;
+    /// - a second layer on the same method router: axum has no error type for the service in between, and this layer
+    ///   then names it.
+    ///
+    /// ```
+    /// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+    /// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    /// # async fn login() {}
+    /// use axum::{Router, extract::Request, middleware::{Next, from_fn}, response::Response, routing::post};
+    /// use tower::ServiceBuilder;
+    /// use tower_http::trace::TraceLayer;
+    /// use tower_login_rate_limit::extract::FormField;
+    ///
+    /// async fn check_origin(request: Request, next: Next) -> Response {
+    ///     next.run(request).await
+    /// }
+    ///
+    /// let layer = LoginRateLimitLayer::new(limiter).with_body_user(FormField::new("email")).for_axum();
+    /// let layers = ServiceBuilder::new().layer(layer.clone()).layer(from_fn(check_origin));
+    /// let app: Router = Router::new()
+    ///     .route("/login", post(login).layer(layers))
+    ///     .route("/admin/login", post(login).layer(TraceLayer::new_for_http()).layer(layer));
+    /// ```
+    #[cfg(feature = "axum")]
+    #[must_use]
+    pub fn for_axum(self) -> LoginRateLimitLayer<ForAxum> {
+        self.into_mode()
+    }
+
     /// The limiter of this layer.
     pub fn limiter(&self) -> &LoginLimiter {
         &self.config.limiter
@@ -411,6 +449,39 @@ impl LoginRateLimitLayer<WithBody> {
     #[must_use]
     pub fn with_body_limit(self, bytes: usize) -> Self {
         self.with(|config| config.body_limit = bytes)
+    }
+
+    /// Counts only requests for which this filter, or one added before, returns `true`, of those that the
+    /// filters of the head count. All others pass uncounted, with their body.
+    ///
+    /// An error denies the request. [`ReadBody::field`] returns one where the handler might read another value:
+    /// otherwise a body with two grant types would be a login for the handler and none for the filter. Name what
+    /// is exempt, not what counts: a spelling that the filter does not know is then counted.
+    ///
+    /// ```
+    /// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
+    /// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    /// use tower_login_rate_limit::extract::FormField;
+    ///
+    /// // An OAuth token endpoint: a refresh token is no guess at a password.
+    /// let layer = LoginRateLimitLayer::new(limiter)
+    ///     .with_body_user(FormField::new("username"))
+    ///     .with_body_filter(|body| Ok(body.field("grant_type")?.as_deref() != Some("refresh_token")));
+    /// ```
+    ///
+    /// The body of a blocked client has to be read before it is known whether the request counts; without this
+    /// filter it is refused before. A body that is too large to be read is counted.
+    #[must_use]
+    pub fn with_body_filter(
+        self,
+        filter: impl Fn(ReadBody<'_>) -> Result<bool, ExtractError> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| {
+            config.body_filter = Some(match config.body_filter.take() {
+                None => Arc::new(filter),
+                Some(before) => Arc::new(move |body| Ok(before(body)? || filter(body)?)),
+            });
+        })
     }
 
     /// Sets how long a body may take to arrive. The default is 30 seconds; [`Duration::MAX`] is no limit. The

@@ -12,8 +12,8 @@ use tower_service::Service;
 
 use super::{
     Config, HeadOnly, ResponseBody, ResponseFuture,
-    body::Mode,
     decision::{Decision, Step, Waiting},
+    mode::{Inner, Mode, Passes},
 };
 
 /// A service behind a [`LoginRateLimitLayer`](crate::LoginRateLimitLayer).
@@ -50,12 +50,12 @@ impl<S, M> LoginRateLimit<S, M> {
     }
 }
 
-impl<S, M, B, R> Service<Request<B>> for LoginRateLimit<S, M>
+impl<S, M, B> Service<Request<B>> for LoginRateLimit<S, M>
 where
-    M: Mode<B>,
-    S: Service<Request<M::Body>, Response = Response<R>> + Clone,
+    M: Mode<B> + Passes<S::Error>,
+    S: Inner<M::Body>,
 {
-    type Response = Response<ResponseBody<R>>;
+    type Response = Response<ResponseBody<S::ResponseBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, M, B>;
 
@@ -65,9 +65,9 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let body = M::wrap(body);
+        let body = M::hold(body);
         if !self.config.counts(&parts) {
-            let request = Request::from_parts(parts, body);
+            let request = Request::from_parts(parts, M::release(body));
             return ResponseFuture::uncounted(self.inner.call(request));
         }
         match self.config.begin(&mut parts) {

@@ -62,6 +62,7 @@ const DAY: Millis = 24 * 60 * 60 * 1000;
 ///   others have none.
 /// - A `backoff` has `waits`, `jitter` in percent and `forgotten_after`.
 /// - `exempt_known_addresses` is true by default for the rule `account`, and false for others.
+/// - `enabled = false` switches a rule off, `shadow = true` has it count and refuse nothing.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] {
@@ -194,10 +195,12 @@ impl Policy {
         Ok(self.with_limit(rule.exempting(exempts_known)))
     }
 
-    /// Replaces the rule of the same name, which stays disabled if it was.
+    /// Replaces the rule of the same name, which stays disabled or in shadow if it was.
     fn with_limit(self, rule: Rule) -> Self {
-        let enabled = self.rule(rule.name()).is_none_or(Rule::is_enabled);
-        self.with_rule(rule.with_enabled(enabled))
+        let old = self.rule(rule.name());
+        let enabled = old.is_none_or(Rule::is_enabled);
+        let shadow = old.is_some_and(Rule::is_shadow);
+        self.with_rule(rule.with_enabled(enabled).with_shadow(shadow))
     }
 
     /// Adds a rule, or replaces the one of the same name.
@@ -223,6 +226,21 @@ impl Policy {
     pub fn with_rule_enabled(self, name: &str, enabled: bool) -> Result<Self, PolicyError> {
         match self.rule(name).cloned() {
             Some(rule) => Ok(self.with_rule(rule.with_enabled(enabled))),
+            None => Err(PolicyError::new(
+                format!("rule {name:?}"),
+                "is not in this policy",
+            )),
+        }
+    }
+
+    /// Puts a rule into [shadow](Rule::with_shadow), or takes it out of it.
+    ///
+    /// # Errors
+    ///
+    /// If the policy has no rule of this name.
+    pub fn with_rule_shadow(self, name: &str, shadow: bool) -> Result<Self, PolicyError> {
+        match self.rule(name).cloned() {
+            Some(rule) => Ok(self.with_rule(rule.with_shadow(shadow))),
             None => Err(PolicyError::new(
                 format!("rule {name:?}"),
                 "is not in this policy",
@@ -272,6 +290,12 @@ impl Policy {
     /// The rules, in the order in which they were added.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Whether a rule counts by the value of this name.
+    pub(crate) fn counts_by_value(&self, name: &str) -> bool {
+        let mut parts = self.rules.iter().flat_map(Rule::parts);
+        parts.any(|part| matches!(part, Part::Value(value) if **value == *name))
     }
 
     /// The rule of this name.

@@ -89,6 +89,13 @@ impl Period {
     }
 
     /// As [`Display`](fmt::Display), but without the cost of a formatter: every refusal contains a period.
+    /// Whole seconds, rounded up and at least 1, as in `Retry-After`; `None` if it is forever.
+    pub(crate) fn whole_seconds(self) -> Option<u64> {
+        let duration = self.as_duration()?;
+        let started = u64::from(duration.subsec_millis() > 0);
+        Some(duration.as_secs().saturating_add(started).max(1))
+    }
+
     pub(crate) fn write_words(self, text: &mut impl fmt::Write) -> fmt::Result {
         let Self::Of(duration) = self else {
             return text.write_str("forever");

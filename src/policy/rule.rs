@@ -123,6 +123,7 @@ pub struct Rule {
     digest: Digest,
     limit: Limit,
     enabled: bool,
+    shadow: bool,
     exempts_known: bool,
     /// Whether the rule applies to attempts at a second factor only.
     of_second_factor: bool,
@@ -231,6 +232,7 @@ impl Rule {
             parts,
             limit,
             enabled: true,
+            shadow: false,
             exempts_known: false,
         }
     }
@@ -263,6 +265,16 @@ impl Rule {
         self
     }
 
+    /// Puts the rule into shadow, to try it out: it counts as ever and refuses nothing. What it would have
+    /// refused is in [`Report::shadowed`](crate::Report::shadowed), and the layer logs it.
+    ///
+    /// A rule in shadow limits nothing. It counts exactly what it would count if it were in force, by itself: where
+    /// it would refuse, the attempt is not counted by it, and by all other rules as ever.
+    pub fn with_shadow(mut self, shadow: bool) -> Self {
+        self.shadow = shadow;
+        self
+    }
+
     /// The rule's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -285,6 +297,16 @@ impl Rule {
     /// Whether the rule is enabled.
     pub const fn is_enabled(&self) -> bool {
         self.enabled
+    }
+
+    /// Whether the rule is in [shadow](Self::with_shadow).
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// Whether the rule is enabled and not in shadow.
+    pub(crate) const fn is_enforced(&self) -> bool {
+        self.enabled && !self.shadow
     }
 
     /// Whether attempts from a known address of the user are exempt.

@@ -56,6 +56,8 @@ struct RuleFile {
     exempt_known_addresses: Option<bool>,
     #[serde(default = "enabled")]
     enabled: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shadow: bool,
 }
 
 fn is_default(algorithm: &Algorithm) -> bool {
@@ -137,7 +139,9 @@ impl TryFrom<RuleFile> for Rule {
         let limit = file.to_limit().map_err(|error| error.within(&file.name))?;
         let parts = file.to_parts().map_err(|error| error.within(&file.name))?;
         let is_account = file.name == Self::ACCOUNT;
-        let rule = Self::new(file.name, parts, limit)?.with_enabled(file.enabled);
+        let rule = Self::new(file.name, parts, limit)?
+            .with_enabled(file.enabled)
+            .with_shadow(file.shadow);
         if file.exempt_known_addresses.unwrap_or(is_account) {
             rule.with_known_addresses_exempt()
         } else {
@@ -258,6 +262,7 @@ impl From<&Rule> for RuleFile {
             forgotten_after: is_backoff.then(|| limit.window().to_string()),
             exempt_known_addresses: Some(rule.exempts_known_addresses()),
             enabled: rule.is_enabled(),
+            shadow: rule.is_shadow(),
         }
     }
 }

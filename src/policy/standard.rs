@@ -111,7 +111,7 @@ impl fmt::Display for Finding {
 impl Policy {
     /// The default policy, and a limit of 100 failures of an account without an end: what NIST SP 800-63B-4
     /// requires in section 3.2.2. An account that has reached it is refused until
-    /// [`LoginLimiter::unblock`](crate::LoginLimiter::unblock), which belongs to binding a new authenticator.
+    /// [`LoginLimiter::unblock_user`](crate::LoginLimiter::unblock_user), which belongs to binding a new authenticator.
     ///
     /// Growing waits are allowed in addition, as by [`Limit::backoff`].
     ///
@@ -137,7 +137,7 @@ impl Policy {
     ///
     /// A stranger with two addresses can lock any account for 30 minutes, again and again. The standard
     /// requires it, and leaves another way: the lock ends when the user's identity is confirmed, by
-    /// [`LoginLimiter::unblock`](crate::LoginLimiter::unblock).
+    /// [`LoginLimiter::unblock_user`](crate::LoginLimiter::unblock_user).
     pub fn pci() -> Self {
         let ten = a_day(10, Some(DAY / 48));
         Self::default().with_rule(Rule::of(Rule::ACCOUNT, [Part::User], ten))
@@ -184,8 +184,8 @@ impl Policy {
 
     /// The rules that count every attempt at an account, over all addresses.
     fn account_rules(&self) -> impl Iterator<Item = &Rule> {
-        let enabled = self.rules.iter().filter(|rule| rule.is_enabled());
-        enabled.filter(|rule| rule.parts() == [Part::User] && !rule.is_of_second_factor())
+        let enforced = self.rules.iter().filter(|rule| rule.is_enforced());
+        enforced.filter(|rule| rule.parts() == [Part::User] && !rule.is_of_second_factor())
     }
 
     /// The findings of the account rule that has the fewest.
@@ -230,7 +230,7 @@ impl Policy {
 
     fn missing_address_rule(&self) -> Option<Finding> {
         let mut rules = self.rules.iter();
-        let is_by_address = |rule: &Rule| rule.is_enabled() && rule.parts() == [Part::Address];
+        let is_by_address = |rule: &Rule| rule.is_enforced() && rule.parts() == [Part::Address];
         (!rules.any(is_by_address)).then(|| Finding {
             standard: Standard::Owasp,
             clause: "ASVS 4.0.3, 2.2.1",

@@ -19,10 +19,10 @@ use super::{Denial, ProblemJson, Respond};
 /// # use tower_login_rate_limit::{LoginLimiter, LoginRateLimitLayer, Policy, store::MemoryStore};
 /// # let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
 /// use axum::response::{Html, IntoResponse, Redirect};
-/// use tower_login_rate_limit::response::{Denial, RespondWith};
+/// use tower_login_rate_limit::response::{DenialKind, RespondWith};
 ///
-/// let responder = RespondWith::new(|denial, _request| match denial {
-///     Denial::Refused(_) => Redirect::to("/blocked").into_response(),
+/// let responder = RespondWith::new(|denial, _request| match denial.kind() {
+///     DenialKind::Refused(_) => Redirect::to("/blocked").into_response(),
 ///     _ => (denial.status(), Html("<h1>Sorry</h1>")).into_response(),
 /// });
 /// let layer = LoginRateLimitLayer::new(limiter).with_responder(responder);

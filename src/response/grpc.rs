@@ -41,6 +41,7 @@ impl Denial {
     pub(crate) fn grpc_code(&self) -> u16 {
         match self.status() {
             StatusCode::TOO_MANY_REQUESTS => 8,      // RESOURCE_EXHAUSTED
+            StatusCode::FORBIDDEN => 7,              // PERMISSION_DENIED
             StatusCode::SERVICE_UNAVAILABLE => 14,   // UNAVAILABLE
             StatusCode::INTERNAL_SERVER_ERROR => 13, // INTERNAL
             _ => 3,                                  // INVALID_ARGUMENT

@@ -9,7 +9,7 @@ use http::{
     request::Parts,
 };
 
-use super::{Denial, English, Respond, Words};
+use super::{Denial, DenialKind, English, Respond, Words};
 use crate::Period;
 
 /// Renders denials as a small HTML page: what happened, and when to try again.
@@ -56,8 +56,9 @@ impl HtmlPage {
 
     fn render(&self, denial: &Denial) -> String {
         let words = &*self.words;
-        let wait = match denial {
-            Denial::Refused(refusal) => words.period(refusal.lifts()),
+        let wait = match denial.kind() {
+            DenialKind::Refused(refusal) => words.period(refusal.lifts()),
+            DenialKind::Denied(denied) => words.period(denied.lifts()),
             _ => denial.retry_after().and_then(|seconds| {
                 words.period(Period::Of(std::time::Duration::from_secs(seconds)))
             }),
@@ -203,7 +204,9 @@ mod tests {
 
     fn blocked(lifts: Period) -> Denial {
         let standing = Standing::new(5, 5, State::Blocked { lifts });
-        Denial::Refused(Refusal::new("address".into(), standing).unwrap())
+        Denial::new(DenialKind::Refused(
+            Refusal::new("address".into(), standing).unwrap(),
+        ))
     }
 
     #[test]
@@ -233,7 +236,7 @@ mod tests {
             "{page}"
         );
         let busy = Refusal::new("address".into(), Standing::new(5, 5, State::Busy)).unwrap();
-        let page = HtmlPage::new().render(&Denial::Refused(busy));
+        let page = HtmlPage::new().render(&Denial::new(DenialKind::Refused(busy)));
         assert!(
             page.contains("at once") && page.contains("in a moment"),
             "{page}"
@@ -262,7 +265,7 @@ mod tests {
     fn words_are_escaped() {
         let error = crate::extract::ExtractError::bad_request("<img src=x>");
         for denial in [
-            Denial::AmbiguousUser(error),
+            Denial::new(DenialKind::AmbiguousUser(error)),
             blocked(Period::days(1)),
             blocked(Period::Forever),
         ] {

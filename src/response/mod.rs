@@ -23,9 +23,9 @@ pub use accept::ByAccept;
 pub use axum::RespondWith;
 #[cfg(feature = "axum")]
 pub(crate) use axum::{Replacement, Unrendered};
-#[cfg(feature = "axum")]
+#[cfg(any(feature = "axum", feature = "tonic"))]
 pub(crate) use denial::MISCONFIGURED;
-pub use denial::{Denial, Respond};
+pub use denial::{Denial, DenialKind, Respond, respond_fn};
 pub use grpc::GrpcStatus;
 pub use html::{HtmlPage, HtmlTemplate};
 pub use problem::ProblemJson;

@@ -9,7 +9,7 @@ use http::{
     request::Parts,
 };
 
-use super::{Denial, Respond};
+use super::{Denial, DenialKind, Respond};
 use crate::{Reason, Refusal};
 
 /// Renders denials as RFC 9457 `application/problem+json`, with `Retry-After`.
@@ -71,8 +71,8 @@ pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
 
 fn render(denial: &Denial, constant: &HeaderMap) -> Response<Bytes> {
     let seconds = denial.retry_after();
-    let (body, retry_after) = match denial {
-        Denial::Refused(refusal) => refused(refusal, seconds),
+    let (body, retry_after) = match denial.kind() {
+        DenialKind::Refused(refusal) => refused(refusal, seconds),
         _ => (problem(denial), seconds.map(HeaderValue::from)),
     };
     let mut response = Response::new(body);
@@ -253,7 +253,7 @@ mod tests {
                 ..Standing::new(5, 5, state)
             };
             let refusal = Refusal::new(Arc::from("user-address"), standing).unwrap();
-            let denial = Denial::Refused(refusal.clone());
+            let denial = Denial::new(DenialKind::Refused(refusal.clone()));
             let retry_after = denial.retry_after();
             let (body, header) = refused(&refusal, retry_after);
             let read: Value = serde_json::from_slice(&body).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn details_are_escaped() {
         let error = crate::extract::ExtractError::bad_request("a \"quoted\" \\ \n ü");
-        let body = problem(&Denial::AmbiguousUser(error.clone()));
+        let body = problem(&Denial::new(DenialKind::AmbiguousUser(error.clone())));
         let read: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(read["detail"], error.to_string());
         assert_eq!(

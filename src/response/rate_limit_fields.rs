@@ -20,7 +20,7 @@ impl RateLimitFields {
     pub(crate) fn of_report(report: &Report, failed: bool) -> Option<Self> {
         let (rule, mut standing) = report
             .iter()
-            .find(|(rule, _)| rule.name() == Rule::ADDRESS)?;
+            .find(|(rule, _)| rule.name() == Rule::ADDRESS && !rule.is_shadow())?;
         standing.usage -= u32::from(!failed && standing.usage > 0);
         Some(Self::new(rule, standing))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Denial;
+use super::{Denial, DenialKind};
 use crate::{Period, Reason};
 
 /// A unit of time.
@@ -25,7 +25,7 @@ pub enum Unit {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_login_rate_limit::{Period, response::{Denial, HtmlPage, Unit, Words}};
+/// use tower_login_rate_limit::{Period, response::{Denial, DenialKind, HtmlPage, Unit, Words}};
 ///
 /// struct German;
 ///
@@ -43,8 +43,8 @@ pub enum Unit {
 ///         format!("{n} {}", if n == 1 { one } else { many })
 ///     }
 ///     fn heading(&self, denial: &Denial) -> String {
-///         match denial {
-///             Denial::Refused(_) => "Zu viele Versuche".to_owned(),
+///         match denial.kind() {
+///             DenialKind::Refused(_) => "Zu viele Versuche".to_owned(),
 ///             _ => "Anmeldung nicht möglich".to_owned(),
 ///         }
 ///     }
@@ -110,11 +110,13 @@ impl Words for English {
     }
 
     fn heading(&self, denial: &Denial) -> String {
-        match denial {
-            Denial::Refused(refusal) if refusal.reason() == Reason::Busy => {
+        match denial.kind() {
+            DenialKind::Refused(refusal) if !refusal.is_login() => "Too many requests",
+            DenialKind::Refused(refusal) if refusal.reason() == Reason::Busy => {
                 "Too many attempts at once"
             }
-            Denial::Refused(_) => "Too many failed attempts",
+            DenialKind::Refused(_) => "Too many failed attempts",
+            DenialKind::Denied(_) => "Access is denied",
             _ if denial.status().is_server_error() => "Logging in is not possible right now",
             _ => "This login could not be read",
         }
@@ -122,11 +124,15 @@ impl Words for English {
     }
 
     fn advice(&self, denial: &Denial, wait: Option<&str>) -> String {
-        match (denial, wait) {
-            (Denial::Refused(refusal), Some(wait)) if refusal.reason() == Reason::Blocked => {
+        match (denial.kind(), wait) {
+            (DenialKind::Refused(refusal), Some(wait)) if refusal.reason() == Reason::Blocked => {
                 format!("You can try again in {wait}. Trying earlier does not make it longer.")
             }
-            (Denial::Refused(_), None) => {
+            (DenialKind::Denied(_), Some(wait)) => format!("Try again in {wait}."),
+            (DenialKind::Refused(refusal), None) if !refusal.is_login() => {
+                "This is blocked until the operator of this site lifts it.".to_owned()
+            }
+            (DenialKind::Refused(_), None) => {
                 "Logging in is blocked until the operator of this site lifts it.".to_owned()
             }
             (_, Some(_)) => "Please try again in a moment.".to_owned(),

@@ -24,6 +24,8 @@ pub enum StoreErrorKind {
     Config,
     /// There is no room for a new counter, and all that exist still count.
     Full,
+    /// An argument is not valid: a cursor, the name of a counter, a text that is too long.
+    InvalidInput,
 }
 
 impl StoreError {

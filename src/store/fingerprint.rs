@@ -45,15 +45,17 @@ pub(crate) struct Fingerprint {
     /// Unique to the key. A hash: every bit is uniform.
     pub(crate) id: u64,
     /// The same for all keys of one address.
-    pub(crate) shard: usize,
+    pub(crate) shard: u8,
+    /// The same for all keys of one network that may be a single client: an IPv4 /24 or an IPv6 /48.
+    pub(crate) network: u16,
 }
 
 /// The sum over some parts of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest {
     sum: u128,
-    /// The shard of the address, if it is one of the parts and not none.
-    shard: Option<u8>,
+    /// The shard and the network of the address, if it is one of the parts and not none.
+    place: Option<(u8, u16)>,
 }
 
 struct Secrets {
@@ -96,11 +98,14 @@ impl Digest {
             sum: product([k0, k1], shape.into()).wrapping_add(product([k2, k3], bits)),
             // The only place that decides which shard an address is in. It depends on a secret, so an
             // attacker can't choose addresses of one shard.
-            shard: address.map(|address| {
+            place: address.map(|address| {
                 let IpAddr::V6(tag) = address.tag().ip() else {
-                    return shard(mix(&secrets.shard, bits));
+                    // Addresses of one /24 are in different shards, so that they do not wait for each other.
+                    let of_network = mix(&secrets.shard, bits | 0xff);
+                    return (shard(mix(&secrets.shard, bits)), network(of_network));
                 };
-                shard(mix(&secrets.shard, tag.to_bits()))
+                let hash = mix(&secrets.shard, tag.to_bits());
+                (shard(hash), network(hash))
             }),
         }
     }
@@ -112,7 +117,7 @@ impl Digest {
         Self {
             // No address has the shape 1.
             sum: product([k0, k1], 1).wrapping_add(product([k2, k3], id.into())),
-            shard: None,
+            place: None,
         }
     }
 
@@ -144,7 +149,7 @@ impl Digest {
                 sum = add(sum, u128::from_le_bytes(pair));
             }
         }
-        Self { sum, shard: None }
+        Self { sum, place: None }
     }
 
     /// The digest of the parts of both.
@@ -152,7 +157,7 @@ impl Digest {
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             sum: self.sum.wrapping_add(other.sum),
-            shard: self.shard.or(other.shard),
+            place: self.place.or(other.place),
         }
     }
 
@@ -160,10 +165,8 @@ impl Digest {
     #[inline]
     pub(crate) fn finish(self) -> Fingerprint {
         let id = scramble(mix(&SECRETS.id, self.sum));
-        Fingerprint {
-            id,
-            shard: self.shard.unwrap_or_else(|| shard(id)).into(),
-        }
+        let (shard, network) = self.place.unwrap_or_else(|| (shard(id), network(id)));
+        Fingerprint { id, shard, network }
     }
 }
 
@@ -171,6 +174,12 @@ impl Digest {
 #[inline]
 const fn shard(hash: u64) -> u8 {
     (hash >> (u64::BITS - SHARD_BITS)) as u8
+}
+
+/// The network of a hash: other bits than those of the shard.
+#[inline]
+const fn network(hash: u64) -> u16 {
+    (hash >> (u64::BITS - SHARD_BITS - 16)) as u16
 }
 
 /// The product of a pair of words, each with a secret added.

@@ -5,6 +5,9 @@ use std::fmt;
 use super::fingerprint::{Digest, Fingerprint};
 use crate::Address;
 
+/// The kind of key under which the addresses of a user are kept. No rule can have this name.
+pub(crate) const KNOWN_ADDRESSES: &str = "known:addresses";
+
 /// Names a counter: the address that it belongs to, if any, a name for the kind of counter, and what
 /// else tells counters of that kind apart.
 ///

@@ -31,6 +31,7 @@ mod error;
 mod failover;
 pub(crate) mod fingerprint;
 mod key;
+mod ledger;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "redis")]
@@ -38,6 +39,7 @@ mod owned;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod slot;
+mod status;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -48,10 +50,16 @@ use crate::{Address, KnownAddresses, MaybeReady, Token, algorithm::Standing};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
 pub use error::{StoreError, StoreErrorKind};
+pub(crate) use key::KNOWN_ADDRESSES;
 pub use key::Key;
+pub use ledger::{
+    Announcements, Announcer, BlockNote, BlockPage, BlockQuery, Contents, CounterName, Document,
+    KeptAttempt, LastBlock, Ledger, ListedBlock, Summary,
+};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use slot::{KnownAddress, Slot, Standings};
+pub use status::{StoreChange, StoreListener, StoreStatus};
 
 /// The future that a [`Store`] returns; it borrows nothing, and is not boxed when the result is
 /// ready at once.
@@ -72,6 +80,8 @@ pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 ///   success takes back failures of its own spelling, whoever else they belong to being counted all the same.
 /// - **Exemptions.** A slot with [`unless_known`](Slot::unless_known) and a known address stands as
 ///   [`State::Exempt`](crate::algorithm::State::Exempt): it neither refuses nor is written to.
+/// - **Shadows.** A slot in [shadow](Slot::shadow) behaves as one that is not, by itself: where it would refuse it
+///   stands as [`State::Shadowed`](crate::algorithm::State::Shadowed), does not refuse and is not written to.
 /// - **Its own time.** Clocks of callers do not matter.
 /// - **An error is not a permission.** A store that can't decide returns an error; it never admits
 ///   instead.
@@ -80,6 +90,12 @@ pub type StoreFuture<T> = MaybeReady<Result<T, StoreError>>;
 /// returns; others do their I/O when the future is polled.
 ///
 /// The trait is object safe: an `Arc<dyn Store>` is a store. See the [module](self) for an example.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` keeps no counters",
+    label = "not a `Store`",
+    note = "use `MemoryStore::new()`, or `RedisStore::connect(\"redis://…\").await?` with the feature `redis`; an \
+            `Arc<dyn Store>` is a store too"
+)]
 pub trait Store: Debug + Send + Sync + 'static {
     /// Reserves an attempt in all of these counters or in none, and returns how each stands.
     ///
@@ -117,6 +133,21 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
+    /// What an operator reads and changes in this store; `None` if it can't be operated. A handle: it stays
+    /// valid, and changes what this store keeps.
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        None
+    }
+
+    /// How the store gets on, without I/O. A store in memory has nothing to report.
+    fn status(&self) -> StoreStatus {
+        StoreStatus::default()
+    }
+
+    /// Has this function called when the store becomes unavailable or available again. A store in memory never
+    /// calls it.
+    fn on_change(&self, _listener: StoreListener) {}
+
     /// Waits until everything that was answered is written, for a store that answers before it
     /// writes. An error reports that this is impossible at present.
     fn flush(&self) -> StoreFuture<()> {
@@ -124,7 +155,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     }
 }
 
-/// Implements [`Store`] by another one.
+/// Implements [`Store`] by another one, except for its ledger.
 macro_rules! delegate_store {
     ($self:ident => $inner:expr) => {
         fn reserve(&$self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
@@ -155,6 +186,14 @@ macro_rules! delegate_store {
 
         fn recall(&$self, slots: &[Slot<'_>]) -> Option<Standings> {
             $inner.recall(slots)
+        }
+
+        fn status(&$self) -> crate::store::StoreStatus {
+            $inner.status()
+        }
+
+        fn on_change(&$self, listener: crate::store::StoreListener) {
+            $inner.on_change(listener);
         }
 
         fn flush(&$self) -> StoreFuture<()> {
@@ -193,6 +232,10 @@ impl Settlement {
 
 impl<S: Store + ?Sized> Store for Arc<S> {
     delegate_store!(self => (**self));
+
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        (**self).ledger()
+    }
 }
 
 /// What settling an attempt did. See [`Store::settle`].

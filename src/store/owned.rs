@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Key, KnownAddress, Slot, Standings, fingerprint::Fingerprint};
-use crate::{Address, KnownAddresses, Limit, algorithm::State};
+use crate::{Address, KnownAddresses, Limit};
 
 /// A [`Key`] that borrows nothing.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -62,6 +62,7 @@ pub(crate) struct OwnedSlot {
     pub(crate) limit: Limit,
     unless_known: Option<(Box<str>, Address, KnownAddresses)>,
     pub(crate) spelling: Option<Box<[u8]>>,
+    pub(crate) shadow: bool,
 }
 
 impl OwnedSlot {
@@ -72,6 +73,7 @@ impl OwnedSlot {
             unless_known: (slot.unless_known.as_ref())
                 .map(|known| (known.kind.into(), known.address, known.keep)),
             spelling: slot.spelling.map(Box::from),
+            shadow: slot.shadow,
         }
     }
 
@@ -86,7 +88,7 @@ impl OwnedSlot {
     }
 
     pub(crate) fn as_slot(&self) -> Slot<'_> {
-        let mut slot = Slot::new(self.key.as_key(), &self.limit);
+        let mut slot = Slot::new(self.key.as_key(), &self.limit).with_shadow(self.shadow);
         slot.spelling = self.spelling.as_deref();
         match &self.unless_known {
             Some((kind, address, keep)) => {
@@ -109,7 +111,7 @@ impl OwnedSlots {
     /// Those in which an attempt that was admitted with these standings counts.
     pub(crate) fn counting(slots: &[Slot<'_>], standings: &Standings) -> Self {
         let slots = slots.iter().zip(&**standings);
-        let counting = slots.filter(|(_, standing)| standing.state != State::Exempt);
+        let counting = slots.filter(|(_, standing)| standing.counts());
         Self(counting.map(|(slot, _)| OwnedSlot::new(slot)).collect())
     }
 

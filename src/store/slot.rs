@@ -24,6 +24,10 @@ pub struct Slot<'a> {
     /// How the user was spelled, if not as in the key's subject, which has a normal form. A success takes back
     /// failures of its own spelling only.
     pub spelling: Option<&'a [u8]>,
+    /// Whether the counter is in shadow: it counts as ever and refuses nothing. Where it would refuse, it stands as
+    /// [`State::Shadowed`](crate::algorithm::State::Shadowed), and an attempt that the other counters admit is not
+    /// written to it.
+    pub shadow: bool,
 }
 
 impl<'a> Slot<'a> {
@@ -34,6 +38,7 @@ impl<'a> Slot<'a> {
             limit,
             unless_known: None,
             spelling: None,
+            shadow: false,
         }
     }
 
@@ -44,12 +49,40 @@ impl<'a> Slot<'a> {
         self
     }
 
-    /// The spelling as the memory store has it.
+    /// The same counter, in shadow or not.
+    #[must_use]
+    pub const fn with_shadow(mut self, shadow: bool) -> Self {
+        self.shadow = shadow;
+        self
+    }
+
+    /// How the counter stands, as one that is in shadow if it is.
+    #[cfg(feature = "memory")]
+    #[inline]
+    pub(crate) fn cast_shadow(&self, standing: Standing) -> Standing {
+        if self.shadow {
+            standing.in_shadow()
+        } else {
+            standing
+        }
+    }
+
+    /// The spelling of an attempt that is reserved, as the memory store has it.
+    #[cfg(feature = "memory")]
+    #[inline]
+    pub(crate) const fn reserved_spelling(&self) -> Spelling {
+        match self.spelling {
+            None => Spelling::NORMAL,
+            Some(_) => Spelling::PENDING,
+        }
+    }
+
+    /// The spelling of a failure, as the memory store has it.
     #[cfg(feature = "memory")]
     #[inline]
     pub(crate) fn spelling_hash(&self) -> Spelling {
         match self.spelling {
-            None => Spelling::default(),
+            None => Spelling::NORMAL,
             Some(spelling) => {
                 // With the counter: spellings that share a hash in one counter do not in others.
                 let counter = self.key.fingerprint.id.to_le_bytes();

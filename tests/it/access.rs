@@ -1,6 +1,7 @@
 //! Access rules: what operators and attackers see of them. `oracle` compares them with a linear scan.
 
 mod files;
+mod layer;
 mod oracle;
 
 use tower_login_rate_limit::{

@@ -405,7 +405,7 @@ async fn a_redis_that_comes_back_empty_is_no_amnesty() {
     let refusal = refused(new.reserve((ip(HOME), "user")).await);
     assert_eq!((refusal.reason(), refusal.usage()), (Reason::Blocked, 5));
     // One process wrote it, and others found it.
-    let key = redis.keys().into_iter().map(|(key, _)| key);
+    let key = redis.counters().into_iter().map(|(key, _)| key);
     let key = key.filter(|key| key.contains("user-address"));
     let [key] = &key.collect::<Vec<_>>()[..] else {
         panic!("{:?}", redis.keys());
@@ -427,7 +427,13 @@ async fn a_redis_that_comes_back_empty_is_no_amnesty() {
     fail(&servers[1].1, ip(HOME), "user", 5).await;
     refused(servers[2].1.reserve((ip(HOME), "user")).await);
     servers[1].1.unblock((ip(HOME), "user")).await.unwrap();
-    eventually(|| redis.keys().iter().all(|(key, _)| !key.contains("user-"))).await;
+    eventually(|| {
+        redis
+            .counters()
+            .iter()
+            .all(|(key, _)| !key.contains("user-"))
+    })
+    .await;
     let unblocked = Instant::now();
     while attempt(&servers[2].1, ip(HOME), "user", Outcome::NotAnAttempt)
         .await

@@ -283,7 +283,7 @@ async fn a_rule_that_is_off_counts_nothing_and_refuses_nobody() {
             "{name}"
         );
     }
-    assert_eq!(both.redis.keys().len(), 1);
+    assert_eq!(both.redis.counters().len(), 1);
     both.redis.flush();
 
     let nothing = off.with_rule_enabled(Rule::ADDRESS, false).unwrap();
@@ -338,6 +338,73 @@ async fn plain_calls_for_any_key() {
         assert!(!mails.cancel("key", first).await.unwrap());
         assert_eq!(mails.check("key").await.unwrap().remaining(), 1, "{name}");
         mails.reserve("key").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn several_keys_count_all_or_nothing() {
+    let both = BothStores::start().await;
+    let limit = |n| Limit::attempts(n).within(Period::hours(1)).without_block();
+    for (name, store) in both.stores() {
+        let mails = KeyLimiter::new("mail", limit(3), Arc::clone(&store)).unwrap();
+        let clients = mails.sibling("client", limit(4)).unwrap();
+        let (alice, bob) = (
+            [(&mails, "alice"), (&clients, "192.0.2.1")],
+            [(&mails, "bob"), (&clients, "192.0.2.1")],
+        );
+        let usage = async || {
+            let alice = mails.check("alice").await.unwrap().usage;
+            let bob = mails.check("bob").await.unwrap().usage;
+            (alice, bob, clients.check("192.0.2.1").await.unwrap().usage)
+        };
+        for _ in 0..3 {
+            KeyLimiter::reserve_all(alice).await.unwrap();
+        }
+        // A client that is refused for one mailbox uses up nothing of its own budget, nor of others.
+        for _ in 0..10 {
+            let refusal = refused(KeyLimiter::reserve_all(alice).await);
+            assert_eq!(
+                (refusal.rule(), refusal.is_login()),
+                ("mail", false),
+                "{name}"
+            );
+            assert_eq!(
+                refusal.to_string(),
+                "too many requests, try again in 1 hour"
+            );
+        }
+        assert_eq!(usage().await, (3, 0, 3), "{name}");
+        let token = KeyLimiter::reserve_all(bob).await.unwrap();
+        assert_eq!(refused(KeyLimiter::reserve_all(bob).await).rule(), "client");
+        assert_eq!(usage().await, (3, 1, 4), "{name}");
+        assert!(KeyLimiter::cancel_all(bob, token).await.unwrap());
+        assert!(!KeyLimiter::cancel_all(bob, token).await.unwrap());
+        assert_eq!(usage().await, (3, 0, 3), "{name}");
+        // Named twice, it counts once.
+        KeyLimiter::reserve_all([(&clients, "192.0.2.1"), (&clients, "192.0.2.1")])
+            .await
+            .unwrap();
+        assert_eq!(usage().await, (3, 0, 4), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn keys_that_can_not_be_decided_together_are_not_admitted() {
+    let limit = Limit::attempts(3).within(Period::hours(1)).without_block();
+    let mails = KeyLimiter::new("mail", limit.clone(), MemoryStore::new()).unwrap();
+    let others = KeyLimiter::new("client", limit, MemoryStore::new()).unwrap();
+    let none: [(&KeyLimiter, &str); 0] = [];
+    for (keys, expected) in [
+        (&[(&mails, "a"), (&others, "b")][..], "KeyLimiter::sibling"),
+        (&none[..], "no key"),
+    ] {
+        match KeyLimiter::reserve_all(keys.iter().copied()).await {
+            Err(ReserveError::Store(error)) => {
+                assert_eq!(error.kind(), StoreErrorKind::Config);
+                assert!(error.to_string().contains(expected), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

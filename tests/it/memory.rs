@@ -28,7 +28,8 @@ async fn a_flood_can_neither_grow_it_nor_wash_away_what_is_there() {
 
     let mut full = 0;
     for i in 0..10_000 {
-        match limiter.reserve((address(i), "anybody")).await {
+        // From everywhere: a network of its own each.
+        match limiter.reserve((address(i << 8), "anybody")).await {
             Ok(attempt) => attempt.settle(Outcome::Failure).await.unwrap(),
             Err(ReserveError::Store(error)) => {
                 assert_eq!(error.kind(), StoreErrorKind::Full);
@@ -65,6 +66,64 @@ async fn a_flood_can_neither_grow_it_nor_wash_away_what_is_there() {
             .await
             .is_err()
     );
+}
+
+/// New names and new addresses, ten times as many as there is room for, all of one network.
+#[tokio::test]
+async fn a_flood_from_one_network_leaves_room_for_people_elsewhere() {
+    const CAPACITY: usize = 20_000;
+    let ipv4: fn(u32) -> IpAddr = |i| IpAddr::from([203, 0, 113, i as u8]);
+    let ipv6: fn(u32) -> IpAddr = |i| IpAddr::from([0x2001, 0xdb8, 7, i as u16, 0, 0, 0, 1]);
+    // Without a rule that would stop the flood by itself.
+    let rule = |name, parts: &[Part], limit| {
+        let limit = Limit::attempts(limit).within(Period::hours(24));
+        Rule::new(name, parts.to_vec(), limit).unwrap()
+    };
+    let policy = Policy::new([
+        rule(Rule::ADDRESS, &[Part::Address], 100_000),
+        rule(Rule::USER_ADDRESS, &[Part::Address, Part::User], 5),
+        rule(Rule::ACCOUNT, &[Part::User], 1_000),
+    ])
+    .unwrap();
+    for flooding in [ipv4, ipv6] {
+        let store = Arc::new(MemoryStore::with_capacity(CAPACITY));
+        let shared = Arc::clone(&store) as Arc<dyn Store>;
+        let limiter = LoginLimiter::new(policy.clone(), shared);
+        fail(&limiter, ip("192.0.2.1"), "victim", 4).await;
+        let mut full = 0;
+        for i in 0..10 * CAPACITY as u32 {
+            let name = format!("name {i}");
+            match limiter.reserve((flooding(i), name)).await {
+                Ok(attempt) => attempt.settle(Outcome::Failure).await.unwrap(),
+                Err(_) => full += 1,
+            }
+        }
+        assert!(full > 9 * CAPACITY && store.len() <= CAPACITY);
+
+        // A few may have the same share as the network.
+        let mut logged_in = 0;
+        for i in 0..100 {
+            let (newcomer, name) = (address(0x0b00_0000 + (i << 8)), format!("newcomer {i}"));
+            let guess = async |outcome| match limiter.reserve((newcomer, &*name)).await {
+                Ok(attempt) => attempt.settle(outcome).await.is_ok(),
+                Err(_) => false,
+            };
+            let typo = guess(Outcome::Failure).await;
+            logged_in += u32::from(typo && guess(Outcome::Success).await);
+            let mut guesses = 0;
+            for _ in 0..20 {
+                guesses += u32::from(guess(Outcome::Failure).await);
+            }
+            assert!(guesses <= 5);
+        }
+        assert!(logged_in >= 90, "{logged_in} of 100 newcomers");
+        // And nothing was forgotten.
+        let report = limiter.check((ip("192.0.2.1"), "victim")).await.unwrap();
+        assert_eq!(report.rule(Rule::USER_ADDRESS).unwrap().usage, 4);
+        fail(&limiter, ip("192.0.2.1"), "victim", 1).await;
+        let refused = attempt(&limiter, ip("192.0.2.1"), "victim", Outcome::Success).await;
+        assert_eq!(refused.unwrap_err().rule(), Rule::USER_ADDRESS);
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,10 @@ use tower_login_rate_limit::{
     store::MemoryStore,
 };
 
-use crate::support::{CLIENT, RedisServer, fail, ip};
+use crate::{
+    log::Log,
+    support::{CLIENT, RedisServer, fail, ip},
+};
 
 #[derive(Deserialize)]
 struct Login {
@@ -120,6 +123,35 @@ async fn a_decoy_in_an_outer_layers_header_buys_no_guess() {
             }
         }
         assert_eq!(guesses, 100);
+    }
+}
+
+/// Both layers settle the failure, which both count by address.
+#[tokio::test]
+async fn a_block_that_begins_behind_two_layers_is_logged_once() {
+    let policy = Policy::default()
+        .with_address_limit(Limit::attempts(4).within(Period::hours(1)))
+        .unwrap();
+    let redis = RedisServer::start();
+    let limiters = [
+        limiter(policy.clone()),
+        LoginLimiter::new(policy, redis.store().await),
+    ];
+    for limiter in limiters {
+        for app in header_around_body(&limiter, MissingUser::Pass) {
+            let (log, _guard) = Log::start();
+            for i in 0..4 {
+                // Both find the same user, and then none that is the same.
+                let header = if i < 2 { "alice" } else { "decoy" };
+                assert_eq!(send(&app, login(header, "alice", "guess")).await, 401);
+            }
+            assert_eq!(log.count("login block began"), 1, "{}", log.text());
+            assert_eq!(send(&app, login("", "alice", "guess")).await, 429);
+            limiter.unblock((ip(CLIENT), "alice")).await.unwrap();
+            limiter.unblock(ip(CLIENT)).await.unwrap();
+            limiter.unblock((ip(CLIENT), "decoy")).await.unwrap();
+            limiter.unblock(ip(CLIENT)).await.unwrap();
+        }
     }
 }
 
@@ -304,6 +336,7 @@ async fn naming_the_user_reaches_the_limiter_of_an_outer_layer() {
         assert_eq!(usage(inner, "alice").await, (3, 3));
         for limiter in [outer, inner] {
             limiter.unblock((ip(CLIENT), "alice")).await.unwrap();
+            limiter.unblock(ip(CLIENT)).await.unwrap();
         }
     }
 }

@@ -46,7 +46,7 @@ fn the_plots_are_what_the_algorithms_do() {
             *drawing == committed[name],
             "docs/plots/{name} is not what is drawn; {run}"
         );
-        assert!(page().contains(&format!("(plots/{name})")), "{name}");
+        assert!(page().contains(&format!("][plots/{name}]")), "{name}");
     }
 }
 

@@ -1031,6 +1031,14 @@ async fn an_error_of_the_configuration_is_for_the_log_and_not_for_clients() {
             assert!(!text.contains(secret), "{path}: {text}");
         }
     }
+    // A missing layer is sampled over the whole process, in which other tests forget one too.
+    for _ in 0..1_000 {
+        if log.text().contains("LoginRateLimitLayer::new") {
+            break;
+        }
+        let request = Request::post("/no-layer").body(Body::empty()).unwrap();
+        assert_eq!(send(&app, request).await.status(), 500);
+    }
     for cause in [
         "into_make_service_with_connect_info",
         "LoginRateLimitLayer::new",

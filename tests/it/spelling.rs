@@ -1,15 +1,18 @@
 //! Names that fold to one and are several accounts: they share a budget, and a success takes back the failures
 //! of its own spelling only.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Outcome, Period, Policy, Rule, algorithm::State, store::redis::Outage,
+    Limit, LoginLimiter, Outcome, Period, Policy, Rule, Token,
+    algorithm::State,
+    clock::ManualClock,
+    store::{Key, MemoryStore, RedisStore, Settlement, Slot, Store, redis::Outage},
 };
 
 use crate::{
     account::{allow_known_addresses, everywhere},
-    support::{attempt, fail, ip, refused},
+    support::{RedisCluster, RedisServer, START, attempt, fail, ip, refused},
 };
 
 const ATTACKER: &str = "192.0.2.66";
@@ -53,6 +56,184 @@ async fn logging_in_to_another_spelling_of_the_victims_name_buys_no_guess() {
             assert!(known.iter().all(|known| known.ip() != address), "{name}");
             limiter.unblock((address, victim)).await.unwrap();
         }
+    }
+}
+
+/// Memory, a server and a cluster, in a time of their own.
+async fn in_manual_time() -> (
+    RedisServer,
+    RedisCluster,
+    Arc<ManualClock>,
+    [(&'static str, Arc<dyn Store>); 3],
+) {
+    let clock = Arc::new(ManualClock::at(START));
+    let (mut redis, mut cluster) = (RedisServer::start(), RedisCluster::start());
+    allow_known_addresses(&mut redis, &mut cluster);
+    let shared = redis.builder().with_clock(Arc::clone(&clock));
+    let shared = shared.connect(redis.url()).await.unwrap();
+    let stores: [(_, Arc<dyn Store>); 3] = [
+        (
+            "memory",
+            Arc::new(MemoryStore::new().with_clock(Arc::clone(&clock))),
+        ),
+        ("redis", Arc::new(shared)),
+        (
+            "cluster",
+            Arc::new(cluster.store_with_clock(Arc::clone(&clock))),
+        ),
+    ];
+    (redis, cluster, clock, stores)
+}
+
+/// How the name of the victim gets into a guess.
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    Typed,
+    /// By the handler, at once.
+    Identified,
+    /// By the handler, when the lease has ended.
+    IdentifiedLate,
+}
+
+/// The handler is kept waiting until the lease has ended; then the owner of the other spelling logs in.
+#[tokio::test]
+async fn a_guess_that_is_kept_in_flight_beyond_its_lease_is_not_taken_back_by_another_account() {
+    let (_redis, _cluster, clock, stores) = in_manual_time().await;
+    for (name, store) in stores {
+        let named = [Named::Typed, Named::Identified, Named::IdentifiedLate];
+        for (i, named) in named.into_iter().enumerate() {
+            let address = ip(&format!("192.0.2.{}", 100 + i));
+            let limiter = LoginLimiter::new(Policy::strict(), Arc::clone(&store));
+            let mut guesses = 0;
+            for _ in 0..10 {
+                // Several at once, to be settled after all of them were taken back.
+                let mut in_flight = Vec::new();
+                for _ in 0..3 {
+                    let typed = match named {
+                        Named::Typed => "Victim",
+                        Named::Identified | Named::IdentifiedLate => "victim",
+                    };
+                    let Ok(mut guess) = limiter.reserve((address, typed)).await else {
+                        continue;
+                    };
+                    if matches!(named, Named::Identified) {
+                        guess.identify("Victim").await.unwrap();
+                    }
+                    in_flight.push(guess);
+                }
+                clock.advance(Duration::from_secs(31));
+                let _ = attempt(&limiter, address, "victim", Outcome::Success).await;
+                for mut guess in in_flight {
+                    let is_late = matches!(named, Named::IdentifiedLate);
+                    if is_late && guess.identify("Victim").await.is_err() {
+                        continue;
+                    }
+                    let _ = attempt(&limiter, address, "victim", Outcome::Success).await;
+                    guess.settle(Outcome::Failure).await.unwrap();
+                    guesses += 1;
+                }
+            }
+            assert_eq!(guesses, 5, "{name}, {named:?}");
+            limiter.unblock((address, "victim")).await.unwrap();
+        }
+    }
+}
+
+/// Attempts that were reserved in the normal form have it when their leases end.
+#[tokio::test]
+async fn a_login_still_takes_back_what_a_crashed_process_left_in_flight() {
+    let (_redis, _cluster, clock, stores) = in_manual_time().await;
+    for (name, store) in stores {
+        let limiter = LoginLimiter::new(Policy::default(), store);
+        for _ in 0..4 {
+            let _crashed = limiter.reserve((ip(ATTACKER), "alice")).await.unwrap();
+        }
+        clock.advance(Duration::from_secs(31));
+        assert_eq!(
+            usage(&limiter, "alice", Rule::USER_ADDRESS).await,
+            4,
+            "{name}"
+        );
+        attempt(&limiter, ip(ATTACKER), "alice", Outcome::Success)
+            .await
+            .unwrap();
+        assert_eq!(
+            usage(&limiter, "alice", Rule::USER_ADDRESS).await,
+            0,
+            "{name}"
+        );
+    }
+}
+
+/// The first copy of a command comes after the second one was answered, and the attempt failed.
+#[tokio::test]
+async fn a_reserve_that_arrives_after_its_attempt_has_failed_counts_once() {
+    let (_redis, _cluster, stores) = everywhere().await;
+    let limit = Policy::default();
+    let limit = limit.rule(Rule::USER_ADDRESS).unwrap().limit();
+    for (name, store) in stores {
+        for (user, spelling) in [("alice", None), ("bob", Some("Bob"))] {
+            let key = Key::of_address(ATTACKER.parse().unwrap(), Rule::USER_ADDRESS);
+            let mut slot = Slot::new(key.and_subject(user.as_bytes()), limit);
+            if let Some(spelling) = spelling {
+                slot = slot.spelled(spelling.as_bytes());
+            }
+            let (token, lease) = (Token::new(), Duration::from_secs(30));
+            let reserve = || store.reserve(token, lease, std::slice::from_ref(&slot));
+            reserve().await.unwrap();
+            let failed = store.settle(&[token], Settlement::Failed, &[slot], Duration::ZERO);
+            failed.await.unwrap();
+            let standings = reserve().await.unwrap();
+            assert!(standings.admitted(), "{name}");
+            assert_eq!(standings[0].usage, 1, "{name}: {user}");
+        }
+    }
+}
+
+/// The block came of guesses at `Victim`. On an empty server that takes the place of the old one, the owner of
+/// `victim` has an attempt in flight when another process writes the block back.
+#[tokio::test]
+async fn logging_in_to_another_spelling_does_not_lift_a_block_that_was_written_back() {
+    let five = || Limit::attempts(5).within(Period::hours(1));
+    let limits = [
+        five().blocked_for(Period::hours(3)),
+        five().without_block(),
+        five()
+            .blocked_for(Period::hours(1))
+            .then_for(Period::hours(9)),
+        five().as_token_bucket().without_block(),
+        five().as_sliding_counter().blocked_for(Period::hours(4)),
+    ];
+    for limit in limits {
+        let mut redis = RedisServer::start();
+        redis.keys_may_live(None);
+        let policy = Policy::default().with_user_address_limit(limit.clone());
+        let policy = policy.unwrap();
+        let server = async || {
+            let builder = RedisStore::builder().with_deadline(Duration::from_secs(20));
+            let store = builder.connect(redis.url()).await.unwrap();
+            LoginLimiter::new(policy.clone(), store)
+        };
+        let (knows, new) = (server().await, server().await);
+        fail(&knows, ip(HOME), "Victim", 5).await;
+        refused(knows.reserve((ip(HOME), "Victim")).await);
+        redis.kill();
+        redis.restart();
+        let own = new.reserve((ip(HOME), "victim")).await.unwrap();
+        let is_written = || {
+            let keys = redis.counters().into_iter().map(|(key, _)| key);
+            let pair = keys.filter(|key| key.contains("user-address"));
+            pair.map(|key| redis.command::<usize>(&["ZCARD", &key]))
+                .sum::<usize>()
+                > 1
+        };
+        while !is_written() {
+            refused(knows.reserve((ip(HOME), "Victim")).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        own.settle(Outcome::Success).await.unwrap();
+        let refusal = refused(new.reserve((ip(HOME), "Victim")).await);
+        assert_eq!(refusal.rule(), Rule::USER_ADDRESS, "{limit:?}");
     }
 }
 

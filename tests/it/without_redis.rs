@@ -13,8 +13,11 @@ use tower_login_rate_limit::{
     },
 };
 
-use crate::support::{
-    Fault, Proxy, RedisCluster, RedisServer, START, attempt, eventually, fail, ip, refused,
+use crate::{
+    log::Log,
+    support::{
+        Fault, Proxy, RedisCluster, RedisServer, START, attempt, eventually, fail, ip, refused,
+    },
 };
 
 const HOME: &str = "192.0.2.1";
@@ -33,7 +36,7 @@ impl App {
         Self::start_with(RedisStore::builder().with_outage(outage), Policy::default()).await
     }
 
-    async fn start_with(builder: RedisStoreBuilder, policy: Policy) -> Self {
+    pub async fn start_with(builder: RedisStoreBuilder, policy: Policy) -> Self {
         let redis = RedisServer::start();
         let proxy = Proxy::start(format!("127.0.0.1:{}", redis.port())).await;
         let store = builder.connect(proxy.url()).await.unwrap();
@@ -128,6 +131,25 @@ async fn a_process_without_redis_goes_on_counting_and_tells_redis_afterwards() {
     // Others are asked as ever.
     fail(&app.limiter, ip(HOME), "other", 5).await;
     refused(app.limiter.reserve((ip(HOME), "other")).await);
+}
+
+/// Redis decided on the address, the fallback on the user, and Redis is back for the outcome.
+#[tokio::test]
+async fn a_block_of_a_user_that_the_fallback_decided_on_is_logged_when_redis_is_back() {
+    let app = App::start(Outage::Fallback).await;
+    let (log, _guard) = Log::start();
+    fail(&app.limiter, ip(HOME), "user", 4).await;
+    let mut attempt = app.limiter.reserve(ip(HOME)).await.unwrap();
+    app.lose_redis().await;
+    attempt.identify("user").await.unwrap();
+    app.proxy.fail(Fault::None);
+    eventually(|| !app.store.status().is_degraded).await;
+    attempt.settle(Outcome::Failure).await.unwrap();
+    assert_eq!(log.count("login block began"), 1, "{}", log.text());
+    assert!(log.text().contains(Rule::USER_ADDRESS));
+    all_told(&app.store).await;
+    assert_eq!(app.both_in_redis("user").await, (5, 5));
+    assert_eq!(log.count("login block began"), 1, "{}", log.text());
 }
 
 #[tokio::test]

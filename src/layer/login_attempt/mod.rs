@@ -4,6 +4,7 @@ mod nested;
 
 use std::{
     fmt,
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,8 +15,7 @@ use super::{Config, UserSource};
 #[cfg(feature = "axum")]
 use crate::response::{Replacement, Unrendered};
 use crate::{
-    Attempt, Outcome, Period, Refusal, Report, ReserveError, events, response::Denial,
-    store::StoreFuture,
+    Attempt, Outcome, Period, Report, ReserveError, events, response::Denial, store::StoreFuture,
 };
 
 /// The attempt that a request stands for: found in the request's extensions, and an extractor in axum
@@ -58,6 +58,8 @@ struct Shared {
     is_shared: AtomicBool,
     /// Whether a layer of the same limiter has found another user in the same request.
     is_contradicted: AtomicBool,
+    /// Whether a layer of the same limiter further in has reported how the attempt ended.
+    is_reported: AtomicBool,
     /// The attempt of a layer further out, which receives the same outcomes.
     outer: OnceLock<LoginAttempt>,
     /// The head of the request, to render what the handler returns. Dropped when the attempt is settled:
@@ -87,6 +89,7 @@ impl LoginAttempt {
                 is_used: AtomicBool::new(false),
                 is_shared: AtomicBool::new(false),
                 is_contradicted: AtomicBool::new(false),
+                is_reported: AtomicBool::new(false),
                 outer: OnceLock::new(),
                 #[cfg(feature = "axum")]
                 head: Mutex::new(None),
@@ -122,8 +125,8 @@ impl LoginAttempt {
         match &*state {
             State::Settled => return Err(ReserveError::Settled),
             State::Reserved(attempt) if !self.shared.config.shadow => {
-                if let Some(refusal) = attempt.withdrawn() {
-                    return Err(ReserveError::Refused(refusal.clone()));
+                if let Some(error) = attempt.withdrawn() {
+                    return Err(error.clone());
                 }
             }
             State::Reserved(_) | State::Shadowed(_) => {}
@@ -216,9 +219,9 @@ impl LoginAttempt {
         attempts.retain(|attempt| std::ptr::eq(*attempt, self) || attempt.recorded().is_none());
         for attempt in attempts.iter().rev() {
             let identified = attempt.identify_one(user).await;
-            if let Err(ReserveError::Refused(refusal)) = &identified {
+            if let Err(error @ (ReserveError::Refused(_) | ReserveError::Denied(_))) = &identified {
                 for attempt in &attempts {
-                    attempt.withdraw(refusal);
+                    attempt.withdraw(error);
                 }
             }
             identified?;
@@ -237,6 +240,10 @@ impl LoginAttempt {
             State::Settled => return Err(ReserveError::Settled),
         };
         let identified = attempt.identify(user).await;
+        let denial = identified
+            .as_ref()
+            .err()
+            .map(|error| denial_of(Denial::from(error.clone()), &attempt));
         // If it was settled meanwhile, what was added becomes a failure when its lease ends.
         match &mut *self.lock() {
             State::Reserved(old) => *old = attempt,
@@ -249,8 +256,44 @@ impl LoginAttempt {
             shadow, notices, ..
         } = &*self.shared.config;
         let shadow = *shadow;
-        events::denied(&error.clone().into(), &notices.samples, shadow);
+        if let Some(denial) = denial {
+            events::denied(&denial, &notices.samples, shadow);
+        }
         if shadow { Ok(()) } else { Err(error) }
+    }
+
+    /// The client's address. `None` if it could not be read, in shadow mode, or if the attempt is settled.
+    pub fn address(&self) -> Option<IpAddr> {
+        match &*self.lock() {
+            State::Reserved(attempt) => Some(attempt.address()),
+            State::Shadowed(denial) => denial.address(),
+            State::Settled => None,
+        }
+    }
+
+    /// The user as it was typed. `None` if the layer found none, or if the attempt is settled.
+    pub fn user(&self) -> Option<String> {
+        match &*self.lock() {
+            State::Reserved(attempt) => attempt.user().map(str::to_owned),
+            State::Shadowed(denial) => denial.user().map(str::to_owned),
+            State::Settled => None,
+        }
+    }
+
+    /// The user that was [identified](Self::identify) last. `None` if the attempt is settled.
+    pub fn identified(&self) -> Option<String> {
+        match &*self.lock() {
+            State::Reserved(attempt) => attempt.identified().map(str::to_owned),
+            State::Shadowed(_) | State::Settled => None,
+        }
+    }
+
+    /// The name of the access rule that allows the request, which is not counted then.
+    pub fn allowed_by(&self) -> Option<String> {
+        match &*self.lock() {
+            State::Reserved(attempt) => attempt.allowed_by().map(str::to_owned),
+            State::Shadowed(_) | State::Settled => None,
+        }
     }
 
     /// How each rule stood when the attempt was admitted, this attempt included. `None` if the attempt is
@@ -267,11 +310,12 @@ impl LoginAttempt {
         }
     }
 
-    /// The number of attempts that count, this one included, under the rule that admits the fewest more.
+    /// The number of attempts that count, this one included, under the rule that admits the fewest more. Rules in
+    /// shadow are left out.
     pub fn usage(&self) -> Option<u32> {
         let report = self.report()?;
         let least = report
-            .iter()
+            .enforced()
             .min_by_key(|(_, standing)| standing.remaining());
         least.map(|(_, standing)| standing.usage)
     }
@@ -295,7 +339,9 @@ impl LoginAttempt {
         self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) => match attempt.withdrawn() {
-                Some(refusal) => Some(refusal.lifts()),
+                Some(ReserveError::Refused(refusal)) => Some(refusal.lifts()),
+                Some(ReserveError::Denied(denied)) => Some(denied.lifts()),
+                Some(ReserveError::Store(_) | ReserveError::Settled) => None,
                 None => attempt.report().block_if_failed(),
             },
             State::Shadowed(_) | State::Settled => None,
@@ -334,8 +380,13 @@ impl LoginAttempt {
     #[cold]
     fn render_marked(&self, response: &mut http::response::Parts) {
         let head = self.head().take();
-        if let (Some(head), Some(denial)) = (head, response.extensions.get()) {
-            let rendered = self.config().responder.respond(denial, &head);
+        if let (Some(head), Some(denial)) = (head, response.extensions.remove::<Denial>()) {
+            let denial = match &*self.lock() {
+                State::Reserved(attempt) => denial_of(denial, attempt),
+                State::Shadowed(_) | State::Settled => denial,
+            };
+            let rendered = self.config().responder.respond(&denial, &head);
+            response.extensions.insert(denial);
             let replacement = Replacement::new(rendered, &response.headers);
             response.extensions.insert(replacement);
         }
@@ -347,9 +398,9 @@ impl LoginAttempt {
     }
 
     /// Takes the attempt back, because that of another layer was refused.
-    fn withdraw(&self, refusal: &Refusal) {
+    fn withdraw(&self, error: &ReserveError) {
         if let State::Reserved(attempt) = &mut *self.lock() {
-            attempt.withdraw(refusal);
+            attempt.withdraw(error);
         }
     }
 
@@ -401,7 +452,7 @@ impl LoginAttempt {
         if self.outer().is_some()
             && let State::Reserved(attempt) = &*state
         {
-            self.pass_on(attempt.token(), outcome);
+            self.pass_on(attempt, outcome);
         }
         // It is unclear whose password was correct, so that takes back nothing but itself.
         if outcome == Outcome::Success && self.shared.is_contradicted.load(Ordering::Relaxed) {
@@ -415,7 +466,11 @@ impl LoginAttempt {
                 if outcome == Outcome::MfaPending {
                     self.note_second_factor();
                 }
-                attempt.write_outcome(outcome)
+                for refusal in attempt.shadowed() {
+                    events::shadowed(&refusal, &self.config().notices.samples);
+                }
+                let is_reported = self.shared.is_reported.load(Ordering::Relaxed);
+                attempt.write_outcome(outcome, is_reported)
             }
             State::Shadowed(_) | State::Settled => StoreFuture::ready(Ok(())),
         };
@@ -450,6 +505,14 @@ impl LoginAttempt {
         let state = self.shared.state.lock();
         state.unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A denial with whose attempt it is.
+fn denial_of(denial: Denial, attempt: &Attempt) -> Denial {
+    denial
+        .with_address(attempt.address())
+        .with_user(attempt.user().map(str::to_owned))
+        .with_identified(attempt.identified().map(str::to_owned))
 }
 
 impl Clone for LoginAttempt {

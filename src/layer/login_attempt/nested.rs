@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{LoginAttempt, Shared, State};
-use crate::{Outcome, Token, attempt::Within, events, layer::Config};
+use crate::{Attempt, Outcome, Token, attempt::Within, events, layer::Config};
 
 impl LoginAttempt {
     /// Has the attempts of layers further out receive the same outcomes, if they are of the same login.
@@ -79,7 +79,10 @@ impl LoginAttempt {
         } = &*same.shared;
         let state = same.lock();
         let within = match &*state {
-            State::Reserved(attempt) if !attempt.is_withdrawn() => attempt.share(),
+            // One that is allowed is in no counter, so there is nothing to share.
+            State::Reserved(attempt) if !attempt.is_withdrawn() && !attempt.is_allowed() => {
+                attempt.share()
+            }
             _ => return None,
         };
         if outcome.get().is_some()
@@ -97,13 +100,23 @@ impl LoginAttempt {
     /// Has the attempts further out that have this token settle with this outcome too: the layer nearest to the
     /// handler decides. What is not an attempt here may be one there.
     #[cold]
-    pub(super) fn pass_on(&self, token: Token, outcome: Outcome) {
+    pub(super) fn pass_on(&self, own: &Attempt, outcome: Outcome) {
         if outcome == Outcome::NotAnAttempt {
             return;
         }
-        let outers = self.and_outers().skip(1);
-        for outer in outers.filter(|outer| outer.token() == Some(token)) {
-            let _ = outer.shared.outcome.set(outcome);
+        let failed = matches!(outcome, Outcome::Failure | Outcome::UnknownUser);
+        for outer in self.and_outers().skip(1) {
+            let mut state = outer.lock();
+            let State::Reserved(attempt) = &mut *state else {
+                continue;
+            };
+            if attempt.token() == own.token() {
+                let _ = outer.shared.outcome.set(outcome);
+                outer.shared.is_reported.store(true, Ordering::Relaxed);
+                if failed {
+                    attempt.set_failed_inside(own.share());
+                }
+            }
         }
     }
 }

@@ -144,7 +144,7 @@ impl Blocks {
     }
 
     fn shard(&self, of: Fingerprint) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[of.shard])
+        lock(&self.shards[usize::from(of.shard)])
     }
 
     /// Finds out whether one of these counters is blocked. Those that are not cached are reported as
@@ -157,6 +157,10 @@ impl Blocks {
         let subscription = self.subscription.load(Ordering::Relaxed);
         let mut refused: Option<Standings> = None;
         for (i, slot) in slots.iter().enumerate() {
+            // Its block may have been cached before it was put into shadow.
+            if slot.shadow {
+                continue;
+            }
             let fingerprint = slot.key.fingerprint;
             let shard = self.shard(fingerprint);
             let Some(block) = shard.blocks.get(&fingerprint.id) else {
@@ -254,7 +258,8 @@ impl Blocks {
             state: State::Blocked { lifts },
             ..block.standing
         };
-        (block.limit == *slot.limit).then_some((standing, lifts, block.server?))
+        let is_enforced = block.limit == *slot.limit && !slot.shadow;
+        is_enforced.then_some((standing, lifts, block.server?))
     }
 
     /// Caches the blocks of a reply, and drops entries that it contradicts.

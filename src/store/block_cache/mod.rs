@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use self::blocks::{Accept, Blocks, Lookup};
 use super::{
     Key, Remote, Reporters, Restorable, Settled, Settlement, Slot, Standings, Store, StoreFuture,
-    owned::OwnedSlots,
+    StoreStatus, owned::OwnedSlots,
 };
 use crate::{Address, KnownAddresses, Token, algorithm::State, clock::Clock};
 
@@ -43,16 +43,6 @@ impl<S: Restorable> BlockCache<S> {
 
     pub(crate) fn is_enabled(&self) -> bool {
         self.blocks.capacity() > 0
-    }
-
-    /// How many attempts were refused from the cache.
-    pub(crate) fn hits(&self) -> u64 {
-        self.blocks.hits()
-    }
-
-    /// Whether invalidations are received.
-    pub(crate) fn is_subscribed(&self) -> bool {
-        self.blocks.subscription() != 0
     }
 
     /// Invalidations are received from now on, by the subscription of this number; with 0, no longer.
@@ -178,6 +168,14 @@ impl<S: Restorable + Clone> Store for BlockCache<S> {
         match self.blocks.look_up(slots, Accept::Stale) {
             Lookup::Refused(standings) => Some(standings),
             Lookup::Miss | Lookup::Stale => None,
+        }
+    }
+
+    fn status(&self) -> StoreStatus {
+        StoreStatus {
+            cached_refusals: self.blocks.hits(),
+            is_subscribed: self.blocks.subscription() != 0,
+            ..self.inner.status()
         }
     }
 

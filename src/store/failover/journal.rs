@@ -2,7 +2,7 @@
 //! written to it. Empty, and free, while the store answers.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::RandomState},
+    collections::{HashMap, HashSet, VecDeque, hash_map::RandomState},
     hash::{BuildHasher, Hash},
     mem,
     sync::{
@@ -186,8 +186,9 @@ impl Journal {
     }
 
     /// Applies the settlement of an attempt to what is pending, and appends what the store needs to know
-    /// of counters that it has not decided on. Returns whether it must be written to the store as well.
-    pub(super) fn settle(&self, token: Token, entry: &Entry, now: Millis) -> bool {
+    /// of counters that it has not decided on. Returns whether it must be written to the store as well, and the
+    /// counters that the store has not decided on.
+    pub(super) fn settle(&self, token: Token, entry: &Entry, now: Millis) -> (bool, Vec<OwnedKey>) {
         let Entry::Settle {
             settlement,
             slots,
@@ -195,7 +196,7 @@ impl Journal {
             ..
         } = entry
         else {
-            return true;
+            return (true, Vec::new());
         };
         let keys: Vec<_> = slots.keys().collect();
         // The success of an attempt whose token the store has never seen.
@@ -221,11 +222,12 @@ impl Journal {
                 if is_pending && mains.is_some() {
                     // Its lease had ended, and the failure is still pending.
                     inner.append(unseen_success());
-                    return false;
+                    return (false, Vec::new());
                 }
-                return true;
+                return (true, Vec::new());
             };
             let is_in_store = keys.iter().any(|key| !attempt.decided.contains(key));
+            let decided = attempt.decided.clone();
             match settlement {
                 Settlement::Failed if attempt.counting.len() > 0 => {
                     // It fails in the spelling of the account that was identified since.
@@ -249,7 +251,7 @@ impl Journal {
                 }
                 _ => {}
             }
-            is_in_store
+            (is_in_store, decided)
         })
     }
 
@@ -264,6 +266,24 @@ impl Journal {
                 });
             });
         }
+    }
+
+    /// Drops pending failures of all counters that are chosen by their keys.
+    pub(super) fn clear(&self, is_chosen: impl Fn(&OwnedKey) -> bool) {
+        if self.is_empty() {
+            return;
+        }
+        self.change(|inner| {
+            let failures = inner.queue.iter().filter_map(|(_, entry)| entry.failure());
+            let keys = failures.flat_map(|(_, slots)| slots.keys());
+            let keys: HashSet<_> = keys.filter(|key| is_chosen(key)).cloned().collect();
+            if !keys.is_empty() {
+                let chosen: Vec<_> = keys.iter().collect();
+                inner.drop_failures(&chosen, |_, slots| {
+                    slots.keys().any(|key| keys.contains(key))
+                });
+            }
+        });
     }
 
     /// Turns attempts whose leases have ended into failures.

@@ -31,14 +31,15 @@ use self::{
     replay::Replay,
 };
 use super::{
-    CancelLater, Key, MemoryStore, Remote, Settled, Settlement, Slot, Standings, Store, StoreError,
-    StoreErrorKind, StoreFuture,
+    CancelLater, CounterName, Key, Ledger, MemoryStore, Remote, Settled, Settlement, Slot,
+    Standings, Store, StoreChange, StoreError, StoreErrorKind, StoreFuture, StoreListener,
+    StoreStatus,
     fingerprint::Fingerprint,
     owned::{OwnedKey, OwnedSlots},
 };
 use crate::{
     Address, KnownAddresses, Token,
-    algorithm::{Standing, State},
+    algorithm::Standing,
     clock::{Clock, to_millis},
     events,
 };
@@ -64,9 +65,19 @@ struct Shared<S> {
     clock: Arc<dyn Clock>,
     fallback_decisions: AtomicU64,
     admitted_uncounted: AtomicU64,
+    listeners: Mutex<Vec<StoreListener>>,
 }
 
 impl<S> Shared<S> {
+    /// Reports a change to all listeners.
+    fn changed(&self, change: &StoreChange) {
+        let listeners = self.listeners.lock();
+        let listeners = listeners.unwrap_or_else(PoisonError::into_inner).clone();
+        for listener in listeners {
+            listener(change);
+        }
+    }
+
     fn full(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Fingerprint>> {
         self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,6 +105,7 @@ impl<S: Remote> Failover<S> {
             clock,
             fallback_decisions: AtomicU64::new(0),
             admitted_uncounted: AtomicU64::new(0),
+            listeners: Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -109,17 +121,8 @@ impl<S: Remote> Failover<S> {
         self.shared.breaker.is_open()
     }
 
-    /// How many attempts in flight and outcomes the store does not know of yet.
-    pub(crate) fn pending(&self) -> usize {
-        self.shared.journal.len()
-    }
-
-    pub(crate) fn fallback_decisions(&self) -> u64 {
+    fn fallback_decisions(&self) -> u64 {
         self.shared.fallback_decisions.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn admitted_uncounted(&self) -> u64 {
-        self.shared.admitted_uncounted.load(Ordering::Relaxed)
     }
 
     /// Drops the failures of a counter whose block was lifted elsewhere, by its name on the server.
@@ -128,6 +131,26 @@ impl<S: Remote> Failover<S> {
         if let Some(counter) = counter {
             self.shared.fallback.forget(counter);
         }
+    }
+
+    /// Drops what this process would refuse by, or write later, in counters that an operator has cleared, by
+    /// their names on the server.
+    pub(crate) fn forget_all(&self, names: &[CounterName]) {
+        for name in names {
+            self.forget(name.as_str().as_bytes());
+        }
+        let shared = &*self.shared;
+        (shared.journal).clear(|key| {
+            let name = shared.inner.name(&key.as_key());
+            names
+                .iter()
+                .any(|cleared| cleared.as_str().as_bytes() == name)
+        });
+    }
+
+    /// Forgets known addresses.
+    pub(crate) fn forget_known(&self, key: &Key<'_>, address: Option<Address>) {
+        let _ = now(Ledger::forget(&self.shared.fallback, key, address));
     }
 
     pub(crate) fn downgrade(&self) -> WeakFailover<S> {
@@ -288,7 +311,7 @@ impl<S: Remote> Failover<S> {
             return;
         };
         for (slot, standing) in slots.iter().zip(&*standings) {
-            if matches!(standing.state, State::Blocked { .. }) {
+            if standing.enforced().is_blocked() {
                 let name = self.shared.inner.name(&slot.key);
                 let mut full = self.shared.full();
                 if full.len() >= self.shared.capacity {
@@ -340,6 +363,7 @@ impl<S: Remote> Failover<S> {
             Err(error) => {
                 if self.shared.breaker.failed(error) {
                     events::store_unreachable(error, self.shared.outage);
+                    self.shared.changed(&StoreChange::Down(error.clone()));
                     self.replay();
                 }
             }
@@ -447,10 +471,18 @@ impl<S: Remote> Store for Failover<S> {
             slots: OwnedSlots::new(slots),
             at: shared.clock.now().saturating_sub(to_millis(ago)),
         };
+        // Blocks that began in counters which only this process has decided on.
+        let mut unseen = Vec::new();
         if !shared.journal.is_empty() {
             let mut is_in_store = false;
             for token in tokens {
-                is_in_store |= shared.journal.settle(*token, &entry, shared.clock.now());
+                let (seen, decided) = shared.journal.settle(*token, &entry, shared.clock.now());
+                is_in_store |= seen;
+                let is_decided = |(i, _): &&(usize, Standing)| {
+                    let key = OwnedKey::new(&slots[*i].key);
+                    decided.contains(&key)
+                };
+                unseen.extend(pending.began.iter().filter(is_decided).copied());
             }
             self.replay();
             if !is_in_store {
@@ -460,7 +492,16 @@ impl<S: Remote> Store for Failover<S> {
         self.write(
             pending,
             || entry,
-            |inner| inner.settle(&written, settlement, slots, ago),
+            move |inner| {
+                let settled = inner.settle(&written, settlement, slots, ago);
+                if unseen.is_empty() {
+                    return settled;
+                }
+                settled.map_ok(move |mut settled| {
+                    settled.began.extend(unseen);
+                    settled
+                })
+            },
         )
     }
 
@@ -490,6 +531,23 @@ impl<S: Remote> Store for Failover<S> {
 
     fn recall(&self, slots: &[Slot<'_>]) -> Option<Standings> {
         self.shared.inner.recall(slots)
+    }
+
+    fn status(&self) -> StoreStatus {
+        StoreStatus {
+            is_degraded: self.is_open(),
+            pending: self.shared.journal.len(),
+            fallback_decisions: self.fallback_decisions(),
+            admitted_uncounted: self.shared.admitted_uncounted.load(Ordering::Relaxed),
+            ..self.shared.inner.status()
+        }
+    }
+
+    fn on_change(&self, listener: StoreListener) {
+        let listeners = self.shared.listeners.lock();
+        listeners
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(listener);
     }
 
     fn flush(&self) -> StoreFuture<()> {

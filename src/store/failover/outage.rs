@@ -18,6 +18,6 @@ pub enum Outage {
     /// Attempts get an error, to which the layer responds with 503 and `Retry-After`. No one logs in.
     Closed,
     /// Attempts are admitted and do not count. Each is logged (feature `tracing`) and counted in
-    /// [`Status::admitted_uncounted`](crate::store::redis::Status::admitted_uncounted).
+    /// [`StoreStatus::admitted_uncounted`](crate::store::StoreStatus::admitted_uncounted).
     Open,
 }

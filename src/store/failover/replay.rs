@@ -17,7 +17,7 @@ use tokio::{
 use super::{Failover, journal::Entry};
 use crate::{
     Token, events,
-    store::{Remote, StoreError, StoreErrorKind},
+    store::{Remote, StoreChange, StoreError, StoreErrorKind},
 };
 
 /// How often a store that has failed is probed.
@@ -71,6 +71,7 @@ impl<S: Remote> Failover<S> {
         let shared = &*self.shared;
         let (mut open_since, mut tries, mut leases_checked) = (None, 0_u32, None::<Instant>);
         let (mut failing_since, mut abandoned_since) = (None, None::<Instant>);
+        let (mut replayed, mut dropped) = (0, 0);
         loop {
             if leases_checked.is_none_or(|checked| checked.elapsed() >= LEASES_EVERY) {
                 leases_checked = Some(Instant::now());
@@ -93,11 +94,19 @@ impl<S: Remote> Failover<S> {
                 }
                 shared.breaker.close();
                 (open_since, failing_since) = (None, None);
-                events::store_reachable(since.elapsed(), shared.journal.len());
+                let pending = shared.journal.len();
+                events::store_reachable(since.elapsed(), pending);
+                shared.changed(&StoreChange::Up {
+                    down_for: since.elapsed(),
+                    pending,
+                });
             }
             let Some((number, entry)) = shared.journal.first() else {
                 shared.replay.progress.notify_waiters();
                 if shared.journal.is_empty() {
+                    if replayed + dropped > 0 {
+                        shared.changed(&StoreChange::Replayed { replayed, dropped });
+                    }
                     return true;
                 }
                 // Attempts in flight will be settled, or their leases end.
@@ -108,6 +117,7 @@ impl<S: Remote> Failover<S> {
             match entry.replay(&shared.inner, shared.clock.now()).await {
                 Ok(()) => {
                     shared.journal.remove_first(number);
+                    replayed += 1;
                     (tries, failing_since) = (0, None);
                 }
                 Err(error) => {
@@ -118,6 +128,7 @@ impl<S: Remote> Failover<S> {
                     if tries.is_multiple_of(TRIES) && self.is_rejected(&entry).await {
                         events::not_replayed(&error);
                         shared.journal.remove_first(number);
+                        dropped += 1;
                         tries = 0;
                     }
                     sleep(jittered(RETRY * tries.min(5))).await;

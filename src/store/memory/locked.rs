@@ -4,7 +4,10 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
-use super::table::{Entry, Room, Table};
+use super::{
+    room::Room,
+    table::{Entry, Table},
+};
 use crate::{
     Address, KnownAddresses, Limit, Token,
     algorithm::{Counter, Millis, Standing, State, counter::Effect},
@@ -40,14 +43,14 @@ impl Shard {
 /// Shards that are held until dropped, by number.
 pub(super) struct Shards<'a> {
     /// The only one for nearly all calls.
-    pub(super) first: (usize, MutexGuard<'a, Shard>),
-    pub(super) others: Vec<(usize, MutexGuard<'a, Shard>)>,
+    pub(super) first: (u8, MutexGuard<'a, Shard>),
+    pub(super) others: Vec<(u8, MutexGuard<'a, Shard>)>,
 }
 
 impl Shards<'_> {
     #[inline]
     fn of(&self, key: &Key<'_>) -> &Shard {
-        let is_here = |(number, _): &&(usize, _)| *number == key.fingerprint.shard;
+        let is_here = |(number, _): &&(u8, _)| *number == key.fingerprint.shard;
         let first = Some(&self.first).filter(is_here);
         let found = first.or_else(|| self.others.iter().find(is_here));
         &found.unwrap_or(&self.first).1
@@ -55,7 +58,7 @@ impl Shards<'_> {
 
     #[inline]
     fn of_mut(&mut self, key: &Key<'_>) -> &mut Shard {
-        let is_here = |(number, _): &(usize, _)| *number == key.fingerprint.shard;
+        let is_here = |(number, _): &(u8, _)| *number == key.fingerprint.shard;
         if !is_here(&self.first)
             && let Some(i) = self.others.iter().position(is_here)
         {
@@ -86,15 +89,20 @@ impl Locked<'_> {
     ) -> Option<()> {
         self.prepare(slots.len());
         let now = self.now;
-        let (mut is_refused, mut is_stale, mut new) = (false, false, 0);
+        let (mut is_refused, mut is_shadowed) = (false, false);
+        let (mut is_stale, mut new) = (false, 0);
         for slot in slots {
             let counter = self.counter(slot);
-            let standing = self.standing(slot, counter);
+            let mut standing = self.standing(slot, counter);
             if let Some(counter) = counter
                 && !counter.is_vacant()
             {
                 // An attempt that is present is admitted: its first reply may have been lost.
-                is_refused |= standing.refuses() && !counter.value.holds(token);
+                if standing.refuses() && !counter.value.holds(token) {
+                    standing = slot.cast_shadow(standing);
+                    is_shadowed |= slot.shadow;
+                    is_refused |= !slot.shadow;
+                }
                 is_stale |=
                     slot.limit.aggregates() || !is_kept(&standing, slot.limit, counter, now);
             } else if is_first(slot, &standing, slots, standings) {
@@ -104,19 +112,31 @@ impl Locked<'_> {
         }
         if is_refused {
             if is_stale {
-                self.refresh(slots, standings);
+                self.refresh(slots, standings, |standing| standing.state != State::Exempt);
+            }
+            for (slot, standing) in slots.iter().zip(standings.as_mut()) {
+                // One that holds the attempt.
+                *standing = slot.cast_shadow(*standing);
             }
             return Some(());
         }
-        if !self.room.take(new) {
+        let network = network(slots);
+        if !self.room.take(network, new) {
             standings.clear();
             return None;
         }
         for (slot, standing) in slots.iter().zip(standings.as_mut()) {
-            if standing.state != State::Exempt {
-                *standing =
-                    self.write(slot, |counter| counter.admit(slot.limit, token, lease, now));
+            if standing.counts() {
+                let spelling = slot.reserved_spelling();
+                *standing = self.write(slot, network, |counter| {
+                    counter.admit(slot.limit, token, spelling, lease, now)
+                });
             }
+        }
+        if is_shadowed && is_stale {
+            self.refresh(slots, standings, |standing| {
+                matches!(standing.state, State::Shadowed { .. })
+            });
         }
         Some(())
     }
@@ -141,7 +161,7 @@ impl Locked<'_> {
         let by = by.saturating_sub(1);
         for (slot, standing) in counting(slots, standings) {
             let there = standing.usage;
-            self.write(slot, |counter| {
+            self.write(slot, network(slots), |counter| {
                 if counter.standing(slot.limit, now).usage >= there {
                     let (failed, later) = counter.split(by);
                     let failed: Vec<_> = failed.iter().map(|entry| entry.token()).collect();
@@ -156,7 +176,7 @@ impl Locked<'_> {
                         counter.cancel_all(&failed[..excess.min(failed.len())]);
                     }
                 }
-                counter.admit(slot.limit, token, lease, now);
+                counter.admit(slot.limit, token, slot.reserved_spelling(), lease, now);
             });
         }
         Some(())
@@ -176,9 +196,9 @@ impl Locked<'_> {
         }
         let mut settled = Settled::default();
         for (i, slot) in slots.iter().enumerate() {
-            if counts(&standings[i]) {
+            if standings[i].state != State::Exempt {
                 let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
-                let effect = self.write(slot, |counter| {
+                let effect = self.write(slot, network(slots), |counter| {
                     counter.record(slot.limit, token, spelling, at, now)
                 });
                 note(&mut settled, i, effect);
@@ -218,11 +238,12 @@ impl Locked<'_> {
             self.counter(&slots[*i]).is_none_or(Entry::is_vacant)
                 && is_first(&slots[*i], &standings[*i], slots, &standings[..*i])
         };
-        self.room.take((0..slots.len()).filter(is_new).count())
+        let new = (0..slots.len()).filter(is_new).count();
+        self.room.take(network(slots), new)
     }
 
     pub(super) fn check(&self, slots: &[Slot<'_>]) -> Standings {
-        let standing = |slot| self.standing(slot, self.counter(slot));
+        let standing = |slot: &Slot<'_>| slot.cast_shadow(self.standing(slot, self.counter(slot)));
         slots.iter().map(standing).collect()
     }
 
@@ -249,7 +270,9 @@ impl Locked<'_> {
         slots: &[Slot<'_>],
         mut change: impl FnMut(usize, &Slot<'_>, &mut Counter, Millis) -> bool,
     ) -> usize {
-        let (now, mut changed, mut vacant) = (self.now, 0, 0);
+        let (now, mut changed) = (self.now, 0);
+        // Counters of one network are nearly always given back together.
+        let (mut network, mut vacant) = (0, 0);
         for (i, slot) in slots.iter().enumerate() {
             let counters = &mut self.shards.of_mut(&slot.key).counters;
             if let Some(counter) = counters.get_mut(slot.key.fingerprint.id)
@@ -258,10 +281,16 @@ impl Locked<'_> {
             {
                 changed += 1;
                 set_expiry(counter, slot.limit, now);
-                vacant += usize::from(counter.is_vacant());
+                if counter.is_vacant() {
+                    if counter.network() != network {
+                        self.room.give(network, vacant);
+                        (network, vacant) = (counter.network(), 0);
+                    }
+                    vacant += 1;
+                }
             }
         }
-        self.room.give(vacant);
+        self.room.give(network, vacant);
         changed
     }
 
@@ -291,9 +320,15 @@ impl Locked<'_> {
     /// After a refusal, aggregates what need not be kept one by one, and keeps what is blocked for as long
     /// as that lasts: it may have become longer by a new policy since the counter was written.
     #[cold]
-    fn refresh(&mut self, slots: &[Slot<'_>], standings: &[Standing]) {
+    fn refresh(
+        &mut self,
+        slots: &[Slot<'_>],
+        standings: &[Standing],
+        is_chosen: impl Fn(&Standing) -> bool,
+    ) {
         let now = self.now;
-        for (slot, standing) in counting(slots, standings) {
+        let slots = slots.iter().zip(standings);
+        for (slot, standing) in slots.filter(|(_, standing)| is_chosen(standing)) {
             let counters = &mut self.shards.of_mut(&slot.key).counters;
             if let Some(counter) = counters.get_mut(slot.key.fingerprint.id)
                 && !counter.is_vacant()
@@ -312,16 +347,33 @@ impl Locked<'_> {
         shard.counters.get(slot.key.fingerprint.id)
     }
 
-    /// Writes to the counter of a slot, which is created if there is none. There is room for it.
+    /// Writes to the counter of a slot, which is created for this network if there is none. There is room for it.
     #[inline]
-    fn write<T>(&mut self, slot: &Slot<'_>, write: impl FnOnce(&mut Counter) -> T) -> T {
+    fn write<T>(
+        &mut self,
+        slot: &Slot<'_>,
+        network: u16,
+        write: impl FnOnce(&mut Counter) -> T,
+    ) -> T {
         let now = self.now;
         let counters = &mut self.shards.of_mut(&slot.key).counters;
         let counter = counters.get_or_insert(slot.key.fingerprint.id);
+        if counter.is_vacant() {
+            counter.set_network(network);
+        }
         let result = write(&mut counter.value);
         set_expiry(counter, slot.limit, now);
         result
     }
+}
+
+/// The network that new counters of these slots take room of: the client's, also for counters that belong to no
+/// address, since the client chooses their names.
+#[inline]
+fn network(slots: &[Slot<'_>]) -> u16 {
+    let of_client = slots.iter().find(|slot| slot.key.address.is_some());
+    let slot = of_client.or(slots.first());
+    slot.map_or(0, |slot| slot.key.fingerprint.network)
 }
 
 /// Adds what a failure did to the counter at a position.
@@ -333,19 +385,14 @@ fn note(settled: &mut Settled, position: usize, effect: Effect) {
     }
 }
 
-/// Whether an attempt counts in a counter that stands like this.
-#[inline]
-const fn counts(standing: &Standing) -> bool {
-    !matches!(standing.state, State::Exempt)
-}
-
 /// The slots in which an attempt counts.
+#[cfg(feature = "redis")]
 fn counting<'s, 'a>(
     slots: &'s [Slot<'a>],
     standings: &'s [Standing],
 ) -> impl Iterator<Item = (&'s Slot<'a>, &'s Standing)> {
     let slots = slots.iter().zip(standings);
-    slots.filter(|(_, standing)| counts(standing))
+    slots.filter(|(_, standing)| standing.counts())
 }
 
 /// Whether an attempt counts in this slot, and in none of the same counter before it.
@@ -353,17 +400,17 @@ fn counting<'s, 'a>(
 fn is_first(slot: &Slot<'_>, standing: &Standing, slots: &[Slot<'_>], before: &[Standing]) -> bool {
     let is_same = |other: &Slot<'_>| other.key.fingerprint == slot.key.fingerprint;
     let mut before = slots.iter().zip(before);
-    counts(standing) && !before.any(|(other, standing)| is_same(other) && counts(standing))
+    standing.counts() && !before.any(|(other, standing)| is_same(other) && standing.counts())
 }
 
 /// Whether a counter will be kept for as long as it refuses, and not for ever if that ends. Where blocks
 /// grow, more has to be known.
 fn is_kept(standing: &Standing, limit: &Limit, counter: &Entry<Counter>, now: Millis) -> bool {
-    let expires = counter.expires;
+    let expires = counter.expires();
     let lifts = match standing.state {
         State::Exempt | State::Clear => return true,
-        State::Busy => return false,
-        State::Blocked { lifts } => lifts,
+        State::Busy | State::Shadowed { lifts: None } => return false,
+        State::Blocked { lifts } | State::Shadowed { lifts: Some(lifts) } => lifts,
     };
     let long_enough = match lifts.as_duration().map(to_millis) {
         Some(lifts) => expires != Millis::MAX && expires >= now.saturating_add(lifts),
@@ -374,13 +421,11 @@ fn is_kept(standing: &Standing, limit: &Limit, counter: &Entry<Counter>, now: Mi
 
 /// Sets when a counter expires that was changed; an empty one becomes vacant.
 #[inline]
-fn set_expiry(counter: &mut Entry<Counter>, limit: &Limit, now: Millis) {
-    counter.expires = if counter.value.is_empty() {
+pub(super) fn set_expiry(counter: &mut Entry<Counter>, limit: &Limit, now: Millis) {
+    counter.set_expires(if counter.value.is_empty() {
         0
     } else {
-        counter
-            .value
-            .expires(limit, now)
-            .map_or(Millis::MAX, |at| at.max(1))
-    };
+        let expires = counter.value.expires(limit, now);
+        expires.map_or(Millis::MAX, |at| at.max(1))
+    });
 }

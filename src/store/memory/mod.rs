@@ -1,12 +1,16 @@
 //! The embedded store.
 
+mod index;
+mod ledger;
 mod locked;
+mod names;
+mod room;
 mod table;
 
 use std::{
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,12 +19,15 @@ use std::{
 use smallvec::SmallVec;
 
 use self::{
+    ledger::Books,
     locked::{Locked, Shard, Shards},
-    table::Room,
+    room::Room,
+    table::Entry,
 };
 use super::{
-    Key, Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
-    fingerprint::SHARDS,
+    Key, Ledger, Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind,
+    StoreFuture,
+    fingerprint::{Digest, SHARDS},
 };
 use crate::{
     Address, KnownAddresses, Token,
@@ -44,10 +51,14 @@ const SEARCH_EVERY: Millis = 1_000;
 /// beside what is in flight. Counters that no longer count are dropped when room is needed;
 /// nothing runs in the background.
 ///
-/// **A full store refuses new counters rather than forget live ones**: whoever floods it with new
-/// addresses or names can't wash away the failures that are already there. Attempts that need a new
-/// counter then get an error of the kind [`Full`](StoreErrorKind::Full), while all others are decided
-/// as ever, until the first counters run out.
+/// **A full store refuses new counters rather than forget live ones**: a flood of new addresses or names can't
+/// evict the failures that are already there. Attempts that need a new counter then get an error of the kind
+/// [`Full`](StoreErrorKind::Full), while all others are decided as ever, until the first counters expire.
+///
+/// **One network can't fill it.** Half of the capacity is divided into up to 4,096 shares, the other half is for
+/// all. An IPv4 /24 or an IPv6 /48 has one share, so that clients elsewhere are counted as ever while it floods
+/// the store. Networks that happen to have the same share, and a flood from tens of thousands of networks, are
+/// what this does not cover.
 ///
 /// ```
 /// use tower_login_rate_limit::{LoginLimiter, Policy, store::MemoryStore};
@@ -55,10 +66,11 @@ const SEARCH_EVERY: Millis = 1_000;
 /// let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
 /// ```
 pub struct MemoryStore {
-    shards: Box<[Mutex<Shard>]>,
-    clock: Box<dyn Clock>,
-    room: Room,
-    searched: AtomicU64,
+    shards: Arc<[Mutex<Shard>]>,
+    clock: Arc<dyn Clock>,
+    room: Arc<Room>,
+    searched: Arc<AtomicU64>,
+    books: Arc<Books>,
 }
 
 impl MemoryStore {
@@ -74,16 +86,17 @@ impl MemoryStore {
     pub fn with_capacity(counters: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            clock: Box::new(CoarseClock::new()),
-            room: Room::new(counters),
-            searched: AtomicU64::new(0),
+            clock: Arc::new(CoarseClock::new()),
+            room: Arc::new(Room::new(counters)),
+            searched: Arc::default(),
+            books: Arc::default(),
         }
     }
 
     /// The same store with another clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Box::new(clock);
+        self.clock = Arc::new(clock);
         self
     }
 
@@ -91,8 +104,8 @@ impl MemoryStore {
     /// this is for an app that would rather have the memory back.
     pub fn sweep(&self) {
         let now = self.clock.now();
-        for i in 0..SHARDS {
-            let mut shard = self.lock_shard(i);
+        for shard in self.shards.iter() {
+            let mut shard = lock(shard);
             shard.counters.drop_expired(0, now, &self.room);
             shard.known.drop_expired(0, now, &self.room);
         }
@@ -107,6 +120,17 @@ impl MemoryStore {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The same counters once more.
+    fn handle(&self) -> Self {
+        Self {
+            shards: Arc::clone(&self.shards),
+            clock: Arc::clone(&self.clock),
+            room: Arc::clone(&self.room),
+            searched: Arc::clone(&self.searched),
+            books: Arc::clone(&self.books),
+        }
     }
 
     /// Locks the counters of these slots. The time is read under the locks, so that time and decisions have
@@ -149,11 +173,8 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn lock_shard(&self, i: usize) -> MutexGuard<'_, Shard> {
-        // No call leaves a shard half changed, so one that panicked left nothing to fear.
-        self.shards[i]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock_shard(&self, i: u8) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[usize::from(i)])
     }
 
     /// Writes an attempt that was admitted by a store which knows better. See [`Locked::follow`].
@@ -180,8 +201,8 @@ impl MemoryStore {
         {
             counter.value.clean_up(&[], None, now);
             if counter.value.is_empty() {
-                counter.expires = 0;
-                self.room.give(1);
+                counter.set_expires(0);
+                self.room.give(counter.network(), 1);
             }
         }
     }
@@ -192,19 +213,24 @@ impl MemoryStore {
         address: Address,
         keep: KnownAddresses,
     ) -> Result<(), StoreError> {
-        let id = key.fingerprint.id;
+        let (id, network) = (key.fingerprint.id, Digest::of_address(Some(address)));
+        let network = network.finish().network;
         let remember = || {
             let mut shard = self.lock_shard(key.fingerprint.shard);
             let now = self.clock.now();
             shard.known.prepare(1, now, &self.room);
-            if shard.known.get(id).is_none() && !self.room.take(1) {
+            let is_new = shard.known.get(id).is_none_or(Entry::is_vacant);
+            if is_new && !self.room.take(network, 1) {
                 return None;
             }
             let entry = shard.known.get_or_insert(id);
+            if is_new {
+                entry.set_network(network);
+            }
             entry.value.retain(|(_, known)| *known != address);
             entry.value.insert(0, (now, address));
             entry.value.truncate(keep.newest() as usize);
-            entry.expires = now.saturating_add(to_millis(keep.kept_for())).max(1);
+            entry.set_expires(now.saturating_add(to_millis(keep.kept_for())).max(1));
             Some(())
         };
         self.with_room(remember)
@@ -226,7 +252,9 @@ impl MemoryStore {
 
     fn full(&self) -> StoreError {
         let message = format!(
-            "the memory store is full: all of its {} counters are live; give it a larger capacity",
+            "the memory store is full: {} of its {} counters are live, and the share of this network is used \
+             up; give it a larger capacity",
+            self.room.taken(),
             self.room.capacity()
         );
         StoreError::new(StoreErrorKind::Full, message)
@@ -247,6 +275,12 @@ impl MemoryStore {
             self.sweep();
         }
     }
+}
+
+#[inline]
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    // No call leaves a shard half changed, so one that panicked left nothing to fear.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for MemoryStore {
@@ -303,6 +337,10 @@ impl Store for MemoryStore {
     fn known(&self, key: &Key<'_>, keep: KnownAddresses) -> StoreFuture<Vec<Address>> {
         StoreFuture::ready(Ok(self.known_now(key, keep)))
     }
+
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        Some(Arc::new(self.handle()))
+    }
 }
 
 impl Default for MemoryStore {
@@ -337,7 +375,7 @@ mod tests {
             let mut shards = [0; SHARDS];
             for i in 0..64 * 100 {
                 let network = ((i % 4096) * step) ^ ((i / 4096) << 80);
-                shards[of((0x2001_0db8 << 96) | network)] += 1;
+                shards[usize::from(of((0x2001_0db8 << 96) | network))] += 1;
             }
             crowds.push(*shards.iter().max().unwrap_or(&0));
         }

@@ -1,64 +1,53 @@
 //! A bounded table whose entries expire.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use super::room::Room;
 use crate::algorithm::Millis;
 
 /// The smallest size of an index.
 const SMALLEST: usize = 32;
 
-/// How many entries there may be in all tables of a store together.
-pub(super) struct Room {
-    capacity: usize,
-    taken: AtomicUsize,
-}
-
-impl Room {
-    pub(super) const fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            taken: AtomicUsize::new(0),
-        }
-    }
-
-    pub(super) const fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    pub(super) fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
-    }
-
-    /// Takes room for so many entries, or for none if there is not enough.
-    pub(super) fn take(&self, entries: usize) -> bool {
-        let add = |taken: usize| {
-            let wanted = taken.checked_add(entries);
-            wanted.filter(|wanted| *wanted <= self.capacity)
-        };
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        entries == 0 || self.taken.fetch_update(set, fetch, add).is_ok()
-    }
-
-    /// Gives room back.
-    pub(super) fn give(&self, entries: usize) {
-        if entries > 0 {
-            self.taken.fetch_sub(entries, Ordering::Relaxed);
-        }
-    }
-}
-
 /// One entry of a table.
 pub(super) struct Entry<V> {
     id: u64,
-    /// When the entry expires: [`Millis::MAX`] for never, 0 for an entry without a value, which takes no
-    /// room.
-    pub(super) expires: Millis,
+    /// When the entry expires in the lower bits, and the network that it takes room of in the others.
+    bits: u64,
     pub(super) value: V,
 }
 
+/// The bits of an entry that hold the time: enough for nine thousand years. All of them set are never.
+const TIME: u64 = (1 << 48) - 1;
+
 impl<V> Entry<V> {
+    /// Whether the entry has no value, and takes no room.
+    #[inline]
     pub(super) const fn is_vacant(&self) -> bool {
-        self.expires == 0
+        self.bits & TIME == 0
+    }
+
+    /// When the entry expires: [`Millis::MAX`] for never, 0 for a vacant one.
+    #[inline]
+    pub(super) const fn expires(&self) -> Millis {
+        match self.bits & TIME {
+            TIME => Millis::MAX,
+            at => at,
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_expires(&mut self, at: Millis) {
+        self.bits = self.bits & !TIME | at.min(TIME);
+    }
+
+    /// The network whose room it takes.
+    #[inline]
+    pub(super) const fn network(&self) -> u16 {
+        (self.bits >> 48) as u16
+    }
+
+    /// Has a vacant entry take room of this network.
+    #[inline]
+    pub(super) fn set_network(&mut self, network: u16) {
+        self.bits = self.bits & TIME | u64::from(network) << 48;
     }
 }
 
@@ -135,7 +124,7 @@ impl<V: Default> Table<V> {
         }
         self.entries.push(Entry {
             id,
-            expires: 0,
+            bits: 0,
             value: V::default(),
         });
         write(&mut self.index, id, position);
@@ -145,12 +134,13 @@ impl<V: Default> Table<V> {
     /// Removes expired and vacant entries, and rebuilds the index with room for so many new ones.
     #[cold]
     pub(super) fn drop_expired(&mut self, new: usize, now: Millis, room: &Room) {
-        let mut expired = 0;
         self.entries.retain(|entry| {
-            expired += usize::from(!entry.is_vacant() && entry.expires <= now);
-            entry.expires > now
+            let is_live = entry.expires() > now;
+            if !is_live && !entry.is_vacant() {
+                room.give(entry.network(), 1);
+            }
+            is_live
         });
-        room.give(expired);
         let len = self.entries.len();
         if len < self.entries.capacity() / 2 {
             self.entries.shrink_to(len + len / 16);

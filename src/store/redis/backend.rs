@@ -5,7 +5,7 @@
 use std::{
     fmt, iter,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use std::{
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::{
-    sync::Notify,
+    sync::{Notify, oneshot},
     time::{Instant, timeout_at},
 };
 
@@ -31,8 +31,8 @@ use crate::{
     clock::{Clock, to_millis},
     events,
     store::{
-        CancelLater, Key, Remote, Reporters, Restorable, ServerId, Settled, Settlement, Slot,
-        Standings, Store, StoreError, StoreErrorKind, StoreFuture,
+        Announcements, Announcer, CancelLater, Key, Remote, Reporters, Restorable, ServerId,
+        Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
     },
 };
 
@@ -62,6 +62,10 @@ struct Shared {
     canceled: Notify,
     /// Takes over those that were not answered either.
     cancel_later: OnceLock<Box<dyn CancelLater>>,
+    /// Announces new versions of the document.
+    announcer: Announcer,
+    /// Starts the subscription, if that waits until announcements are asked for.
+    subscribe: Mutex<Option<oneshot::Sender<()>>>,
 }
 
 impl Backend {
@@ -74,6 +78,8 @@ impl Backend {
             canceling: AtomicUsize::new(0),
             canceled: Notify::new(),
             cancel_later: OnceLock::new(),
+            announcer: Announcer::new(),
+            subscribe: Mutex::default(),
         };
         Self {
             link,
@@ -85,6 +91,41 @@ impl Backend {
     pub(super) fn set_cancel_later(&self, later: impl CancelLater + 'static) {
         let set = self.shared.cancel_later.set(Box::new(later));
         debug_assert!(set.is_ok(), "it is set when the store is built");
+    }
+
+    pub(super) fn scheme(&self) -> &KeyScheme {
+        &self.shared.keys
+    }
+
+    pub(super) fn programs(&self) -> &Programs {
+        &self.shared.programs
+    }
+
+    pub(super) fn announcer(&self) -> &Announcer {
+        &self.shared.announcer
+    }
+
+    /// What is announced from now on. Starts the subscription, if it has not been needed before.
+    pub(super) fn announcements(&self) -> Announcements {
+        let announcements = self.shared.announcer.subscribe();
+        let subscribe = &self.shared.subscribe;
+        let start = subscribe
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(start) = start {
+            // It has ended if the runtime has.
+            let _ = start.send(());
+        }
+        announcements
+    }
+
+    /// Completes when announcements are asked for, or with an error when the store is gone.
+    pub(super) fn subscribe_later(&self) -> oneshot::Receiver<()> {
+        let (start, started) = oneshot::channel();
+        let subscribe = &self.shared.subscribe;
+        *subscribe.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
+        started
     }
 
     /// The channel on which scripts publish the names of counters whose block was lifted.
@@ -105,6 +146,12 @@ impl Backend {
         link.send(call.command, Some(call.script), deadline).await
     }
 
+    /// The reply of a script that may be repeated whatever became of it, within a deadline of its own.
+    pub(super) async fn ask_script(&self, call: Call) -> Result<Value, StoreError> {
+        let reply = self.run(call, self.link.deadline()).await;
+        reply.map_err(|failure| failure.error)
+    }
+
     /// Leaves the limits of counters out of the texts of scripts from now on.
     pub(super) fn set_scripts_full(&self) {
         self.shared.programs.set_full();
@@ -120,7 +167,7 @@ impl Backend {
     }
 
     /// The time, if it is not the server's.
-    fn now(&self) -> Option<Millis> {
+    pub(super) fn now(&self) -> Option<Millis> {
         self.shared.clock.as_ref().map(|clock| clock.now())
     }
 

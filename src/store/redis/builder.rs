@@ -212,13 +212,22 @@ impl RedisStoreBuilder {
     {
         let tried = Arc::<Notify>::default();
         let store = self.build(manager.clone(), manager.describe())?;
-        if store.stack.inner().is_enabled() {
-            let subscriber = Subscriber {
-                subscribe: Arc::new(manager),
-                store: store.stack.downgrade(),
-                tried: Arc::clone(&tried),
-            };
+        let subscriber = Subscriber {
+            subscribe: Arc::new(manager),
+            store: store.stack.downgrade(),
+            tried: Arc::clone(&tried),
+        };
+        let cache = store.stack.inner();
+        if cache.is_enabled() {
             tokio::spawn(subscriber.run());
+        } else {
+            // Without a cache, only announcements are received.
+            let started = cache.inner.subscribe_later();
+            tokio::spawn(async move {
+                if started.await.is_ok() {
+                    subscriber.run().await;
+                }
+            });
         }
         Ok((store, tried))
     }

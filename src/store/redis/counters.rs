@@ -81,16 +81,29 @@ impl Counters {
         self.0.iter().map(|counter| &*counter.name)
     }
 
+    /// Whether the user was spelled in another form than the normal one.
+    fn is_spelled(&self) -> bool {
+        self.0.iter().any(|counter| counter.suffix.is_some())
+    }
+
+    /// The list of spellings that `counters.lua` describes.
+    fn suffixes(&self) -> impl Iterator<Item = u8> {
+        let suffixes = self.0.iter();
+        suffixes.flat_map(|counter| counter.suffix.unwrap_or_default())
+    }
+
     /// Reads the reply of `reserve.lua`.
     pub(super) fn standings(
         &self,
         reply: &Value,
         token: Option<Token>,
     ) -> Result<(Standings, Option<ServerId>), StoreError> {
-        reply::standings(reply, token, self.len(), |i| {
+        let window = |i: usize| {
             let limit = &self.0[i].slot.limit;
             (limit.algorithm == Algorithm::SlidingWindow).then_some(limit.attempts)
-        })
+        };
+        let is_shadow = |i: usize| self.0[i].slot.shadow;
+        reply::standings(reply, token, self.len(), window, is_shadow)
     }
 
     /// Whether a cluster keeps all of them in one slot.
@@ -126,7 +139,7 @@ impl Counters {
         let rows = self
             .0
             .iter()
-            .map(|counter| (&counter.slot.limit, counter.slot.keeps_known()));
+            .map(|Counter { slot, .. }| (&slot.limit, slot.keeps_known(), slot.shadow));
         programs.get(rows, lease)
     }
 
@@ -142,7 +155,13 @@ impl Counters {
         let script = program.script(Kind::Reserve);
         let known = self.0.iter().filter_map(|counter| counter.known.as_deref());
         let mut command = script.call(self.names().chain(known));
-        or_empty(&mut command, token.as_ref().map(Token::as_bytes));
+        match token {
+            Some(token) if self.is_spelled() => {
+                let spelled = token.as_bytes().iter().copied().chain(self.suffixes());
+                command.arg(spelled.collect::<Vec<_>>());
+            }
+            token => or_empty(&mut command, token.as_ref().map(Token::as_bytes)),
+        }
         or_empty(&mut command, now);
         for known in self
             .0
@@ -209,12 +228,8 @@ impl Counters {
         );
         if matches!(settlement, Settlement::Cleared { .. }) {
             command.arg("*");
-        } else if self.0.iter().any(|counter| counter.suffix.is_some()) {
-            let suffixes = self
-                .0
-                .iter()
-                .map(|counter| counter.suffix.unwrap_or_default());
-            command.arg(suffixes.flatten().collect::<Vec<_>>());
+        } else if self.is_spelled() {
+            command.arg(self.suffixes().collect::<Vec<_>>());
         } else {
             command.arg("");
         }

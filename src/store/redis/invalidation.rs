@@ -1,4 +1,5 @@
-//! Receives invalidations: scripts publish the names of counters whose block was lifted.
+//! Receives invalidations: scripts publish the names of counters whose block was lifted, and that the document has
+//! a new version.
 //!
 //! The process subscribes to their channel, and to one of its own on which it publishes heartbeats: while
 //! those are received, invalidations are.
@@ -32,6 +33,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait after a first failure before subscribing again; twice as long after each further one.
 const RETRY: Duration = Duration::from_millis(250);
+/// What the announcement of a document begins with. The name of a counter begins with a prefix without spaces and
+/// a hash tag.
+const DOCUMENT: &[u8] = b"document ";
 
 pub(super) type Subscribing<'a> =
     Pin<Box<dyn Future<Output = Result<PubSub, RedisError>> + Send + 'a>>;
@@ -114,10 +118,12 @@ impl Subscriber {
                             if !is_announced {
                                 is_announced = true;
                                 store.inner().set_subscription(number);
+                                // What was announced before may have been missed.
+                                backend.announcer().announce();
                                 self.tried.notify_one();
                             }
                         } else {
-                            invalidate(&store, message.get_payload_bytes());
+                            receive(&store, message.get_payload_bytes());
                         }
                     }
                 }
@@ -129,10 +135,15 @@ impl Subscriber {
     }
 }
 
-/// A block was lifted: neither the cache nor the fallback may refuse because of it any more.
-fn invalidate(store: &Stack, name: &[u8]) {
-    store.inner().invalidate(name);
-    store.forget(name);
+/// A block was lifted, so that neither the cache nor the fallback may refuse because of it any more; or the
+/// document has a new version.
+fn receive(store: &Stack, message: &[u8]) {
+    if message.starts_with(DOCUMENT) {
+        store.inner().inner.announcer().announce();
+        return;
+    }
+    store.inner().invalidate(message);
+    store.forget(message);
 }
 
 /// Publishes a heartbeat, over the connections on which scripts publish.

@@ -9,27 +9,34 @@ mod builder;
 mod cluster;
 mod connection;
 mod counters;
+#[cfg(feature = "serde")]
+mod endpoint;
 mod health;
 mod invalidation;
 mod keys;
+mod ledger;
 mod reply;
 mod scripts;
 mod shared_connection;
 mod tls;
 mod topology;
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{RedisError, aio::ConnectionLike};
 
-use self::backend::Backend;
+#[cfg(feature = "serde")]
+pub(crate) use self::endpoint::{AnyConnection, Endpoint};
+#[cfg(feature = "serde")]
+pub(crate) use self::tls::Certificates;
 #[cfg(feature = "tls")]
 pub use self::tls::install_crypto_provider;
+use self::{backend::Backend, ledger::RedisLedger};
 pub use self::{builder::RedisStoreBuilder, health::Health};
 pub use super::failover::Outage;
 use super::{
-    Key, Settled, Settlement, Slot, Standings, Store, StoreError, StoreFuture,
+    Key, Ledger, Settled, Settlement, Slot, Standings, Store, StoreError, StoreFuture, StoreStatus,
     block_cache::BlockCache, delegate_store, failover::Failover,
 };
 use crate::{Address, KnownAddresses, Token};
@@ -139,16 +146,8 @@ impl RedisStore {
     }
 
     /// Current state and counters of this store. Sends no command.
-    pub fn status(&self) -> Status {
-        let cache = self.stack.inner();
-        Status {
-            is_degraded: self.stack.is_open(),
-            pending: self.stack.pending(),
-            cached_refusals: cache.hits(),
-            fallback_decisions: self.stack.fallback_decisions(),
-            admitted_uncounted: self.stack.admitted_uncounted(),
-            is_subscribed: cache.is_subscribed(),
-        }
+    pub fn status(&self) -> StoreStatus {
+        Store::status(&self.stack)
     }
 
     /// Checks whether Redis answers and can keep counters, for a readiness probe, and what should be
@@ -168,6 +167,10 @@ impl RedisStore {
 
 impl Store for RedisStore {
     delegate_store!(self => self.stack);
+
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        Some(Arc::new(RedisLedger(self.stack.clone())))
+    }
 }
 
 impl fmt::Debug for RedisStore {
@@ -176,32 +179,4 @@ impl fmt::Debug for RedisStore {
             .field("status", &self.status())
             .finish_non_exhaustive()
     }
-}
-
-/// State and counters of a [`RedisStore`], for dashboards and alerts. See [`RedisStore::status`].
-///
-/// ```no_run
-/// # fn example(store: tower_login_rate_limit::store::RedisStore) {
-/// let status = store.status();
-/// println!("login_redis_degraded {}", u8::from(status.is_degraded));
-/// println!("login_cached_refusals_total {}", status.cached_refusals);
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Status {
-    /// The circuit breaker is open: Redis is not asked at present, because several calls in a row have
-    /// failed.
-    pub is_degraded: bool,
-    /// How many attempts in flight and outcomes are in the journal, for Redis to learn of.
-    pub pending: usize,
-    /// Attempts that were refused from the block cache, without a command to Redis.
-    pub cached_refusals: u64,
-    /// Attempts that the fallback has decided.
-    pub fallback_decisions: u64,
-    /// Attempts that were admitted uncounted, with [`Outage::Open`].
-    pub admitted_uncounted: u64,
-    /// Whether invalidations are received, so that an unblock elsewhere takes effect at once. If not,
-    /// cached blocks are revalidated twice a second.
-    pub is_subscribed: bool,
 }

@@ -11,12 +11,14 @@ use crate::{
 };
 
 /// Reads the reply of `reserve.lua`. `token` is what was reserved, `None` after a check; `window` is the
-/// limit of a counter that is a sliding window. With a block comes the server that reports it.
+/// limit of a counter that is a sliding window, `is_shadow` whether one is in shadow. With a block comes the server
+/// that reports it.
 pub(super) fn standings(
     reply: &Value,
     token: Option<Token>,
     counters: usize,
     window: impl Fn(usize) -> Option<u32>,
+    is_shadow: impl Fn(usize) -> bool,
 ) -> Result<(Standings, Option<ServerId>), StoreError> {
     let values = match reply {
         Value::BulkString(text) => {
@@ -35,16 +37,22 @@ pub(super) fn standings(
         },
         _ => return Err(unexpected("reserve.lua", reply)),
     };
-    let read: Option<Vec<_>> = each
-        .chunks_exact(VALUES)
-        .map(|values| standing(values, token))
-        .collect();
+    let read = each.chunks_exact(VALUES).enumerate().map(|(i, values)| {
+        let (standing, is_in) = standing(values, token)?;
+        let standing = if is_shadow(i) {
+            standing.in_shadow()
+        } else {
+            standing
+        };
+        Some((standing, is_in))
+    });
+    let read: Option<Vec<_>> = read.collect();
     let read = read.ok_or_else(|| unexpected("reserve.lua", reply))?;
     let standings: Standings = read.iter().map(|(standing, _)| *standing).collect();
     // An admitted attempt is in every counter in which it counts; any other is in none.
     let admitted = token.is_some() && standings.admitted();
     let is_consistent = |(standing, is_in): &(Standing, bool)| match standing.state {
-        State::Exempt => !is_in,
+        State::Exempt | State::Shadowed { .. } => !is_in,
         _ => *is_in == admitted,
     };
     if read.iter().all(is_consistent) && !(admitted && server.is_some()) {
@@ -109,7 +117,7 @@ fn admitted(
 const VALUES: usize = 5;
 
 /// Reads how one counter stands, and whether the attempt is in it.
-fn standing(values: &[Value], ours: Option<Token>) -> Option<(Standing, bool)> {
+pub(super) fn standing(values: &[Value], ours: Option<Token>) -> Option<(Standing, bool)> {
     let [
         Value::Int(usage),
         Value::Int(limit),
@@ -243,7 +251,13 @@ mod tests {
     fn read(values: Vec<Value>, reserved: bool) -> Result<Standings, StoreError> {
         let counters = (values.len() / VALUES).max(1);
         let token = reserved.then_some(TOKEN);
-        let read = standings(&Value::Array(values), token, counters, |_| Some(5));
+        let read = standings(
+            &Value::Array(values),
+            token,
+            counters,
+            |_| Some(5),
+            |_| false,
+        );
         read.map(|(standings, _)| standings)
     }
 
@@ -283,7 +297,13 @@ mod tests {
         let blocked = || counter(5, 5, None, 12);
         let read = |last: Value, mut values: Vec<Value>| {
             values.push(last);
-            let read = standings(&Value::Array(values), Some(TOKEN), 1, |_| Some(5));
+            let read = standings(
+                &Value::Array(values),
+                Some(TOKEN),
+                1,
+                |_| Some(5),
+                |_| false,
+            );
             read.map(|(_, server)| server)
         };
         let hex = "0123456789abcdef0123456789abcdef01234567";
@@ -311,7 +331,9 @@ mod tests {
         let windows = |i: usize| [25, 5].get(i).copied();
         let read = |usages| {
             let reply = short(&[7; 16], usages);
-            standings(&reply, Some(TOKEN), 2, windows).unwrap().0
+            standings(&reply, Some(TOKEN), 2, windows, |_| false)
+                .unwrap()
+                .0
         };
         let standing = |usage, limit, state| Standing::new(usage, limit, state);
         for (usages, first, second) in [
@@ -340,7 +362,7 @@ mod tests {
         }
 
         let fails = |reply: &Value, token, windows: fn(usize) -> Option<u32>| {
-            let error = standings(reply, token, 2, windows).expect_err("no permission");
+            let error = standings(reply, token, 2, windows, |_| false).expect_err("no permission");
             assert_eq!(error.kind(), StoreErrorKind::Protocol);
         };
         let windows = |i: usize| [25, 5].get(i).copied();
@@ -409,7 +431,7 @@ mod tests {
             assert_eq!(error.kind(), StoreErrorKind::Protocol);
         }
         for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::Boolean(true)] {
-            assert!(standings(&reply, Some(TOKEN), 1, |_| Some(5)).is_err());
+            assert!(standings(&reply, Some(TOKEN), 1, |_| Some(5), |_| false).is_err());
             assert!(addresses(&reply).is_err());
             assert!(tokens(&reply).is_err());
         }

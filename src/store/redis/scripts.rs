@@ -86,11 +86,35 @@ impl Script {
     }
 }
 
-/// Remembers and lists known addresses. It has no limits.
-pub(super) static KNOWN_ADDRESSES: LazyLock<Arc<Script>> = LazyLock::new(|| {
-    let source = include_str!("../../../lua/known_addresses.lua");
-    Arc::new(Script::new(render(source, &|_| String::new())))
-});
+/// Scripts that have no limits.
+macro_rules! scripts_without_limits {
+    ($($(#[$doc:meta])* $name:ident: $file:literal,)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) static $name: LazyLock<Arc<Script>> = LazyLock::new(|| {
+                let source = include_str!(concat!("../../../lua/", $file));
+                Arc::new(Script::new(render(source, &|_| String::new())))
+            });
+        )*
+    };
+}
+
+scripts_without_limits! {
+    /// Remembers and lists known addresses.
+    KNOWN_ADDRESSES: "known_addresses.lua",
+    /// Enters a name into an index.
+    NOTE: "note.lua",
+    /// Lists entries of indexes.
+    NOTES: "notes.lua",
+    /// Counts entries of indexes.
+    COUNT_NOTES: "count_notes.lua",
+    /// Drops entries of an index.
+    DROP_NOTES: "drop_notes.lua",
+    /// Reads a version of the document.
+    DOCUMENT: "document.lua",
+    /// Writes a version of the document.
+    REPLACE_DOCUMENT: "replace_document.lua",
+}
 
 /// Which of the scripts.
 #[derive(Clone, Copy)]
@@ -100,10 +124,12 @@ pub(super) enum Kind {
     Cleanup,
     Record,
     Restore,
+    Inspect,
+    Clear,
 }
 
 /// How many kinds there are.
-const KINDS: usize = 5;
+const KINDS: usize = 7;
 
 impl Kind {
     const fn source(self) -> &'static str {
@@ -113,6 +139,8 @@ impl Kind {
             Self::Cleanup => include_str!("../../../lua/cleanup.lua"),
             Self::Record => include_str!("../../../lua/record.lua"),
             Self::Restore => include_str!("../../../lua/restore.lua"),
+            Self::Inspect => include_str!("../../../lua/inspect.lua"),
+            Self::Clear => include_str!("../../../lua/clear.lua"),
         }
     }
 
@@ -134,8 +162,8 @@ impl Kind {
     }
 }
 
-/// A limit, and which known addresses are exempt from it.
-pub(super) type Row = (Limit, Option<KnownAddresses>);
+/// A limit, which known addresses are exempt from it, and whether the counter is in shadow.
+pub(super) type Row = (Limit, Option<KnownAddresses>, bool);
 
 /// The scripts for counters with certain limits, in this order.
 pub(super) struct Program {
@@ -207,8 +235,8 @@ impl Program {
     /// What an `insert` line puts in place of this name.
     fn value(&self, name: &str, syntax: Syntax) -> String {
         let each = |value: &dyn Fn(&Row) -> String| syntax.list(self.rows.iter().map(value));
-        let is_window = |(limit, _): &Row| algorithm(limit) == "window";
-        let lasting = |(limit, _): &Row| {
+        let is_window = |(limit, ..): &Row| algorithm(limit) == "window";
+        let lasting = |(limit, ..): &Row| {
             let [keep, full] = [self.keep(limit, None), self.keep(limit, Some(1))];
             full != 0 || keep == 0
         };
@@ -224,18 +252,18 @@ impl Program {
                 "\"{}\"",
                 self.channel.replace('\\', "\\\\").replace('"', "\\\"")
             ),
-            "limit" => each(&|(limit, _)| attempts(limit).to_string()),
-            "window" => each(&|(limit, _)| limit.window.unwrap_or(0).to_string()),
-            "keep" => each(&|(limit, _)| text(self.keep(limit, None))),
-            "keep_full" => each(&|(limit, _)| text(self.keep(limit, Some(1)))),
+            "limit" => each(&|(limit, ..)| attempts(limit).to_string()),
+            "window" => each(&|(limit, ..)| limit.window.unwrap_or(0).to_string()),
+            "keep" => each(&|(limit, ..)| text(self.keep(limit, None))),
+            "keep_full" => each(&|(limit, ..)| text(self.keep(limit, Some(1)))),
             "keep_new" => {
-                each(&|(limit, _)| text(self.keep(limit, (attempts(limit) == 1).then_some(1))))
+                each(&|(limit, ..)| text(self.keep(limit, (attempts(limit) == 1).then_some(1))))
             }
-            "limits" => each(&|(limit, _)| self.limit(limit, syntax)),
+            "limits" => each(&|(limit, _, shadow)| self.limit(limit, *shadow, syntax)),
             "known" => {
                 let rows = self.rows.iter().zip(1..);
                 let mut known = rows
-                    .filter_map(|((_, keep), i)| keep.map(|keep| (i, keep)))
+                    .filter_map(|((_, keep, _), i)| keep.map(|keep| (i, keep)))
                     .peekable();
                 if known.peek().is_none() {
                     return "false".to_owned();
@@ -256,7 +284,7 @@ impl Program {
     }
 
     /// A row of the table that `counters.lua` describes, where 0 is forever.
-    fn limit(&self, limit: &Limit, syntax: Syntax) -> String {
+    fn limit(&self, limit: &Limit, shadow: bool, syntax: Syntax) -> String {
         let numbers = |numbers: &mut dyn Iterator<Item = Option<Millis>>| {
             syntax.list(numbers.map(|number| number.unwrap_or(0).to_string()))
         };
@@ -284,6 +312,7 @@ impl Program {
             ("again", again.to_string()),
             ("keep", self.keep(limit, None).to_string()),
             ("keep_full", numbers(&mut { keep_full })),
+            ("shadow", shadow.to_string()),
         ])
     }
 
@@ -345,12 +374,15 @@ impl Syntax {
 /// The text of a script: `insert` lines replaced, what is included included, without comments.
 fn render(source: &str, insert: &dyn Fn(&str) -> String) -> String {
     const COUNTERS: &str = include_str!("../../../lua/counters.lua");
+    const INDEX: &str = include_str!("../../../lua/index.lua");
     let mut text = String::with_capacity(source.len());
     for line in source.lines().map(str::trim) {
         if let Some(names) = line.strip_prefix("-- insert ") {
             text += &insert(names);
         } else if line == "-- include counters.lua" {
             text += &render(COUNTERS, insert);
+        } else if line == "-- include index.lua" {
+            text += &render(INDEX, insert);
         } else if !line.starts_with("--") {
             text += line;
         } else {
@@ -383,17 +415,24 @@ impl Programs {
         self.is_full.store(true, Ordering::Relaxed);
     }
 
+    /// A program for counters with these limits whose texts are the same for all limits: for calls that are
+    /// rare, and must not take the place of others.
+    pub(super) fn generic<'l>(&self, limits: impl Iterator<Item = &'l Limit>) -> Program {
+        let rows = limits.map(|limit| (limit.clone(), None, false)).collect();
+        Program::new(rows, 0, Arc::clone(&self.channel), false)
+    }
+
     /// The program for counters with these limits.
     pub(super) fn get<'l>(
         &self,
-        rows: impl Iterator<Item = (&'l Limit, Option<KnownAddresses>)> + Clone,
+        rows: impl Iterator<Item = (&'l Limit, Option<KnownAddresses>, bool)> + Clone,
         lease: Millis,
     ) -> Arc<Program> {
         let is_it = |program: &&Arc<Program>| {
             let mut pairs = program.rows.iter().zip(rows.clone());
             program.lease == lease
                 && program.rows.len() == rows.clone().count()
-                && pairs.all(|((limit, keep), row)| *limit == *row.0 && *keep == row.1)
+                && pairs.all(|((limit, keep, shadow), row)| (limit, *keep, *shadow) == row)
         };
         let programs = self.programs.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = programs.iter().find(is_it) {
@@ -402,7 +441,7 @@ impl Programs {
         drop(programs);
         let rows_owned = rows
             .clone()
-            .map(|(limit, keep)| (limit.clone(), keep))
+            .map(|(limit, keep, shadow)| (limit.clone(), keep, shadow))
             .collect();
         let mut programs = (self.programs.write()).unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = programs.iter().find(is_it) {

@@ -11,12 +11,12 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// The certificates that the app has given, in PEM.
 #[derive(Default)]
-pub(super) struct Certificates {
+pub(crate) struct Certificates {
     #[cfg(feature = "tls")]
-    pub(super) roots: Option<Vec<u8>>,
+    pub(crate) roots: Option<Vec<u8>>,
     /// The certificate and its private key.
     #[cfg(feature = "tls")]
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Certificates {

@@ -95,8 +95,8 @@ fn errors_name_the_rule_the_field_and_the_remedy() {
             ["access.x.network", "set one of network, user,"],
         ),
         (
-            "name = 'x'\naction = 'deny'\nnetwork = '192.0.2.1'\nuser = 'eve'",
-            ["access.x.user", "a rule for each"],
+            "name = 'x'\naction = 'deny'\nuser = 'eve'\npath = '/login'",
+            ["access.x.path", "a rule for each"],
         ),
         (
             "name = 'x'\naction = 'deny'\nnetwork = '192.0.2.1/24'",

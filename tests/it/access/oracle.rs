@@ -42,6 +42,11 @@ impl Request {
 /// How specific a rule is that matches; `None` if it does not.
 fn specificity(rule: &AccessRule, request: &Request) -> Option<usize> {
     let value = rule.value();
+    if let Some(user) = rule.only_user()
+        && request.user.as_deref() != Some(&*normalize(user))
+    {
+        return None;
+    }
     match rule.field() {
         Field::Network => {
             let (network, len) = value.split_once('/').unwrap_or((&value, ""));
@@ -89,8 +94,8 @@ fn decide(rules: &[AccessRule], request: &Request, now: u64) -> Option<usize> {
         .filter_map(|(i, rule)| Some((i, rule, specificity(rule, request)?)))
         .collect();
     let kind = |rule: &AccessRule| match rule.field() {
-        Field::PathPrefix => Field::Path,
-        field => field,
+        Field::PathPrefix => (Field::Path, false),
+        field => (field, rule.only_user().is_some()),
     };
     let denies = |rule: &AccessRule| rule.action() == Action::Deny;
     // Of each kind the most specific rules are left, and of these the denies if there are any.
@@ -169,16 +174,21 @@ pub(super) fn rules() -> impl Strategy<Value = Vec<AccessRule>> {
         1 => path().prop_map(|path| (Field::Path, path)),
         1 => path().prop_map(|path| (Field::PathPrefix, path)),
     ];
-    let rule = (prop::bool::ANY, value, prop::option::of(TIMES));
+    let only_user = prop::option::weighted(0.3, NAME);
+    let rule = (prop::bool::ANY, value, only_user, prop::option::of(TIMES));
     prop::collection::vec(rule, 0..24).prop_map(|rules| {
         let rules = rules.into_iter().enumerate();
         rules
-            .map(|(i, (denies, (field, value), expiry))| {
+            .map(|(i, (denies, (field, value), only_user, expiry))| {
                 let name = format!("rule-{i}");
                 let rule = if denies {
                     super::deny(&name, field, &value)
                 } else {
                     super::allow(&name, field, &value)
+                };
+                let rule = match only_user {
+                    Some(user) if field == Field::Network => rule.for_user(user).expect("a user"),
+                    _ => rule,
                 };
                 match expiry {
                     Some(at) => rule.with_expiry(at).expect("an expiry"),

@@ -33,6 +33,8 @@ pub enum Op {
     ReserveAgain(Index),
     Fail(Index),
     Cancel(Index),
+    /// The account that the app finds has this spelling of the name.
+    Identify(Index, usize),
     Succeed(Index),
     Cleanup(Who),
     Unblock(Who),
@@ -100,6 +102,7 @@ pub fn op() -> BoxedStrategy<Op> {
         1 => any::<Index>().prop_map(Op::ReserveAgain),
         4 => any::<Index>().prop_map(Op::Fail),
         1 => any::<Index>().prop_map(Op::Cancel),
+        1 => (any::<Index>(), 0..SPELLINGS).prop_map(|(index, to)| Op::Identify(index, to)),
         1 => any::<Index>().prop_map(Op::Succeed),
         1 => who().prop_map(Op::Cleanup),
         1 => who().prop_map(Op::Unblock),
@@ -219,6 +222,8 @@ pub struct History {
     pub rules: Rules,
     /// Another policy, to change to and back.
     pub changed: Rules,
+    /// Which rules of both are in shadow.
+    pub shadow: [[bool; 3]; 2],
     pub ops: Vec<Op>,
     /// Which tokens are drawn.
     pub seed: u64,
@@ -281,9 +286,12 @@ pub fn history() -> impl Strategy<Value = History> {
         (changes, ops)
     });
     let played = prop_oneof![30 => small, 1 => large];
-    (played, any::<u64>()).prop_map(|((changes, ops), seed)| History {
+    // In half of the histories none is, so that rules stand in each other's way.
+    let shadow = prop_oneof![1 => Just([[false; 3]; 2]), 1 => any::<[[bool; 3]; 2]>()];
+    (played, shadow, any::<u64>()).prop_map(|((changes, ops), shadow, seed)| History {
         rules: changes.each_ref().map(|(rule, _)| rule.clone()),
         changed: changes.map(|(_, changed)| changed),
+        shadow,
         ops,
         seed,
     })

@@ -5,30 +5,37 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use tower_login_rate_limit::{
     __private::{Counter, Spelling},
-    Limit, Token,
+    Limit, Period, Token,
     algorithm::{Standing, State},
 };
 
 use crate::support::oracle::{Answer, Verdict};
 
-/// Whether the state machine and the oracle say the same, where there is no exception.
+/// Whether the state machine and the oracle say the same, where there is no exception. The machine knows of no
+/// shadows: it says that a counter refuses.
 pub fn agree(machine: &[Option<Standing>], expected: &[Answer]) -> Result<(), TestCaseError> {
     for (standing, expected) in machine.iter().zip(expected) {
         if let Some(standing) = standing {
-            prop_assert_eq!(&said(&[*standing])[0], expected, "machine");
+            let mut expected = expected.clone();
+            expected.verdict = match expected.verdict {
+                Verdict::Shadowed(None) => Verdict::Busy,
+                Verdict::Shadowed(Some(lifts)) => Verdict::Blocked(lifts),
+                verdict => verdict,
+            };
+            prop_assert_eq!(&said(&[*standing])[0], &expected, "machine");
         }
     }
     Ok(())
 }
 
 pub fn said(standings: &[Standing]) -> Vec<Answer> {
+    let millis = |lifts: Period| lifts.as_duration().map(|d| d.as_millis() as u64);
     let verdict = |state| match state {
         State::Exempt => Verdict::Exempt,
         State::Clear => Verdict::Clear,
+        State::Shadowed { lifts } => Verdict::Shadowed(lifts.map(millis)),
         State::Busy => Verdict::Busy,
-        State::Blocked { lifts } => {
-            Verdict::Blocked(lifts.as_duration().map(|d| d.as_millis() as u64))
-        }
+        State::Blocked { lifts } => Verdict::Blocked(millis(lifts)),
         other => panic!("{other:?}"),
     };
     let answer = |standing: &Standing| Answer {
@@ -58,18 +65,38 @@ impl Machine {
         &mut self,
         token: Token,
         lease: u64,
+        spelling: usize,
         keys: &[(String, Option<&Limit>)],
+        shadow: [bool; 3],
         now: u64,
     ) -> Vec<Option<Standing>> {
         let mut standings = self.standings(keys, now);
-        let holds = |key| self.0.get(key).is_some_and(|counter| counter.holds(token));
-        let refuses = |standing: &Option<Standing>| standing.is_some_and(|s| s.refuses());
-        let mut asked = standings.iter().zip(keys);
-        if asked.all(|(standing, (key, _))| !refuses(standing) || holds(key)) {
-            for (standing, (key, limit)) in standings.iter_mut().zip(keys) {
+        let refuses: Vec<_> = standings
+            .iter()
+            .zip(keys)
+            .map(|(standing, (key, _))| {
+                let holds = self.0.get(key).is_some_and(|counter| counter.holds(token));
+                standing.is_some_and(|standing| standing.refuses()) && !holds
+            })
+            .collect();
+        if refuses
+            .iter()
+            .zip(shadow)
+            .all(|(refuses, shadow)| !refuses || shadow)
+        {
+            for (i, (standing, (key, limit))) in standings.iter_mut().zip(keys).enumerate() {
                 if let Some(limit) = limit {
+                    if refuses[i] {
+                        let counter = self.0.get_mut(key).expect("it refuses");
+                        counter.fold(limit, now);
+                        continue;
+                    }
                     let counter = self.0.entry(key.clone()).or_default();
-                    *standing = Some(counter.admit(limit, token, lease, now));
+                    let spelling = match spelled(key, spelling) {
+                        Spelling::NORMAL => Spelling::NORMAL,
+                        _ => Spelling::PENDING,
+                    };
+                    *standing = Some(counter.admit(limit, token, spelling, lease, now));
                 }
             }
         } else {
@@ -132,8 +159,8 @@ impl Machine {
 /// The spelling of failures in a counter, which has one if it counts by user.
 fn spelled(key: &str, spelling: usize) -> Spelling {
     match spelling as u64 {
-        0 => Spelling::default(),
-        _ if !key.contains("user") => Spelling::default(),
+        0 => Spelling::NORMAL,
+        _ if !key.contains("user") => Spelling::NORMAL,
         hash => Spelling::from_hash(hash << 48),
     }
 }

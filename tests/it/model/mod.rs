@@ -66,9 +66,10 @@ struct Play<'a> {
     stores: &'a [(&'static str, Arc<dyn Store>)],
     tokens: Tokens,
     attempts: Vec<(Token, Who)>,
-    /// Those that have failed in another spelling than the normal form. Redis has them under another name, and a
-    /// reserve is repeated before the attempt is settled, not after.
+    /// Those that may have failed in another spelling than they were reserved in. Redis has them under another
+    /// name, and recognizes them in the spelling that they failed in.
     respelled: HashSet<Token>,
+    failed: HashSet<Token>,
     /// When a user, spelled in one way, was last known to come from an address.
     known: HashMap<(usize, usize, usize), u64>,
     lifts: u64,
@@ -91,12 +92,19 @@ impl Play<'_> {
             }
             Op::Fail(index) => {
                 if let Some((token, who)) = self.chosen(index) {
+                    self.failed.insert(token);
                     self.fail(token, who).await?;
                 }
             }
             Op::Cancel(index) => {
                 if let Some((token, who)) = self.chosen(index) {
                     self.cancel(token, who).await?;
+                }
+            }
+            Op::Identify(index, spelling) => {
+                if !self.attempts.is_empty() {
+                    let i = index.index(self.attempts.len());
+                    self.identify(i, *spelling).await?;
                 }
             }
             Op::Succeed(index) => {
@@ -178,10 +186,14 @@ impl Play<'_> {
     async fn reserve(&mut self, token: Token, lease: u64, who: Who) -> Result<(), TestCaseError> {
         let (now, exempt) = (self.clock.now(), self.is_exempt(who));
         let asked = self.policy.asked(who, exempt);
-        let expected = self.oracle.reserve(*token.as_bytes(), lease, &asked, now);
+        let expected = self
+            .oracle
+            .reserve(*token.as_bytes(), lease, who.spelling, &asked, now);
         self.note_lift(&expected);
         let limits = self.policy.limits(who, exempt);
-        let machine = self.machine.reserve(token, lease, &limits, now);
+        let machine =
+            self.machine
+                .reserve(token, lease, who.spelling, &limits, self.policy.shadow, now);
         agree(&machine, &expected)?;
         for (name, store) in self.stores {
             let slots = self.policy.slots(who);
@@ -220,9 +232,6 @@ impl Play<'_> {
 
     async fn fail(&mut self, token: Token, who: Who) -> Result<(), TestCaseError> {
         let now = self.clock.now();
-        if who.spelling != 0 {
-            self.respelled.insert(token);
-        }
         // It may have become exempt since; what is in flight there is settled all the same.
         let asked = self.policy.asked(who, false);
         let expected = self
@@ -240,6 +249,22 @@ impl Play<'_> {
             self.agree_on_count(name, settled.changed, expected.0)?;
             let began: Vec<_> = settled.began.iter().map(|(i, _)| *i).collect();
             prop_assert_eq!(&began, &expected.1, "{}: blocks that begin", name);
+        }
+        Ok(())
+    }
+
+    /// As an attempt does it: from the normal form to another one, it is reserved once more.
+    async fn identify(&mut self, attempt: usize, spelling: usize) -> Result<(), TestCaseError> {
+        let (token, who) = &mut self.attempts[attempt];
+        if who.user.is_none() || self.failed.contains(token) {
+            return Ok(());
+        }
+        let was_normal = who.spelling == 0;
+        who.spelling = spelling;
+        let (token, who) = (*token, *who);
+        self.respelled.insert(token);
+        if was_normal && spelling != 0 {
+            self.reserve(token, LEASE, who).await?;
         }
         Ok(())
     }
@@ -339,8 +364,8 @@ async fn play(
 ) -> Result<(), TestCaseError> {
     clock.set(START);
     let mut play = Play {
-        policy: Policy::new(&history.rules),
-        changed: Policy::new(&history.changed),
+        policy: Policy::new(&history.rules, history.shadow[0]),
+        changed: Policy::new(&history.changed, history.shadow[1]),
         clock: Arc::clone(clock),
         oracle: Oracle::default(),
         machine: Machine::default(),
@@ -351,6 +376,7 @@ async fn play(
         },
         attempts: Vec::new(),
         respelled: HashSet::new(),
+        failed: HashSet::new(),
         known: HashMap::new(),
         lifts: START,
         forget,
@@ -421,8 +447,8 @@ fn anything_for_ever(history: &History) -> bool {
 
 /// What would show that something of no more use is gone.
 fn shows_what_is_gone(op: &Op) -> bool {
-    use Op::{ChangePolicy, Cleanup, ReserveAgain, Succeed, Time};
-    let again = matches!(op, ReserveAgain(_) | ChangePolicy);
+    use Op::{ChangePolicy, Cleanup, Identify, ReserveAgain, Succeed, Time};
+    let again = matches!(op, ReserveAgain(_) | Identify(..) | ChangePolicy);
     again || matches!(op, Cleanup(_) | Succeed(_) | Time(Step::Back(_)))
 }
 

@@ -127,13 +127,16 @@ pub fn most_held(numbers: &Numbers) -> usize {
 pub struct Policy {
     pub numbers: Rules,
     pub limits: [Limit; 3],
+    /// Which of them are in shadow.
+    pub shadow: [bool; 3],
 }
 
 impl Policy {
-    pub fn new(numbers: &Rules) -> Self {
+    pub fn new(numbers: &Rules, shadow: [bool; 3]) -> Self {
         Self {
             numbers: numbers.clone(),
             limits: numbers.each_ref().map(limit),
+            shadow,
         }
     }
 
@@ -144,6 +147,7 @@ impl Policy {
             key,
             numbers,
             exempt: exempt && i == 2,
+            shadow: self.shadow[i],
         };
         names.enumerate().map(asked).collect()
     }
@@ -172,7 +176,10 @@ impl Policy {
                 });
             }
         }
+        let slots = slots.into_iter().zip(self.shadow);
         slots
+            .map(|(slot, shadow)| slot.with_shadow(shadow))
+            .collect()
     }
 }
 

@@ -28,6 +28,8 @@ pub fn program(name: &str) -> Command {
 pub struct Example {
     process: Child,
     pub url: String,
+    /// What it printed before its address.
+    pub before: Vec<String>,
     pub said: std::sync::mpsc::Receiver<String>,
 }
 
@@ -42,10 +44,14 @@ impl Example {
             .expect("a process");
         let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
         // The first line with an address is the one it listens on.
+        let mut before = Vec::new();
         let url = lines
             .find_map(|line| {
                 let line = line.expect("a line");
-                let address = line.split("127.0.0.1:").nth(1)?;
+                let Some(address) = line.split("127.0.0.1:").nth(1) else {
+                    before.push(line);
+                    return None;
+                };
                 let port: String = address.chars().take_while(char::is_ascii_digit).collect();
                 Some(format!("http://127.0.0.1:{port}"))
             })
@@ -57,7 +63,12 @@ impl Example {
                 let _ = say.send(line);
             }
         });
-        Self { process, url, said }
+        Self {
+            process,
+            url,
+            before,
+            said,
+        }
     }
 
     pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {

@@ -4,6 +4,7 @@ mod authority;
 pub mod client;
 pub mod example;
 mod guessing;
+mod nginx;
 pub mod oracle;
 mod proxy;
 mod redis_cluster;
@@ -30,10 +31,11 @@ use tower_login_rate_limit::{
 
 pub use authority::Authority;
 pub use guessing::Guessing;
+pub use nginx::Nginx;
 pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
-pub use redis_server::RedisServer;
+pub use redis_server::{RedisServer, free_port};
 
 /// When tests that set the clock begin: a real date, so that numbers have their real size.
 pub const START: u64 = 1_790_000_000_000;

@@ -152,6 +152,18 @@ impl RedisServer {
         log.lines().filter(|line| line.contains(words)).count()
     }
 
+    /// Where it saves its data, if it is told to.
+    pub fn rdb(&self) -> std::path::PathBuf {
+        self.directory.path().join("dump.rdb")
+    }
+
+    /// The keys of counters, without those of the list of blocks.
+    pub fn counters(&self) -> Vec<(String, i64)> {
+        let mut keys = self.keys();
+        keys.retain(|(key, _)| !key.contains("blocks"));
+        keys
+    }
+
     /// Every key with the milliseconds that it still has; -1 for ever.
     pub fn keys(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection();

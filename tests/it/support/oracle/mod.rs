@@ -57,6 +57,8 @@ pub enum Verdict {
     /// Not counted and not refused.
     Exempt,
     Clear,
+    /// Not counted and not refused: it would be busy, or blocked for so long.
+    Shadowed(Option<Length>),
     Busy,
     /// Lifts in so many milliseconds; `None`: never.
     Blocked(Length),
@@ -77,9 +79,12 @@ pub struct Answer {
 struct Entry {
     token: Token,
     at: i128,
-    /// Of the user's name, once it has failed; 0 is the normal form.
+    /// Of the user's name; 0 is the normal form. Until it has failed in another one, [`PENDING`].
     spelling: usize,
 }
+
+/// The spelling of an attempt that was reserved in another one than the normal form, and has not failed yet.
+const PENDING: usize = usize::MAX;
 
 /// What is no longer kept one by one.
 #[derive(Clone, Copy)]
@@ -129,11 +134,11 @@ fn mixed(counter: &Counter, failures: &[Entry]) -> bool {
 }
 
 impl Counter {
-    /// Oldest first; by the bytes of the token where times are equal.
+    /// Oldest first; where times are equal, those whose spelling is pending first, then by the bytes of the token.
     fn failures(&self, now: i128) -> Vec<Entry> {
         let mut failures = self.entries.clone();
         failures.retain(|entry| entry.at <= now);
-        failures.sort_by_key(|entry| (entry.at, entry.token));
+        failures.sort_by_key(|entry| (entry.at, entry.spelling != PENDING, entry.token));
         failures
     }
 
@@ -388,6 +393,19 @@ pub struct Asked {
     pub numbers: Numbers,
     /// Whether this counter makes an exception for who asks.
     pub exempt: bool,
+    /// Whether this counter counts and never refuses.
+    pub shadow: bool,
+}
+
+impl Asked {
+    /// What a counter in shadow would refuse, it does not.
+    fn shadow(&self, answer: &mut Answer) {
+        answer.verdict = match answer.verdict {
+            Verdict::Busy if self.shadow => Verdict::Shadowed(None),
+            Verdict::Blocked(lifts) if self.shadow => Verdict::Shadowed(Some(lifts)),
+            verdict => verdict,
+        };
+    }
 }
 
 #[derive(Default)]
@@ -410,13 +428,22 @@ impl Oracle {
             if asked.exempt {
                 answer.verdict = Verdict::Exempt;
             }
+            asked.shadow(&mut answer);
             answer
         };
         asked.iter().map(answer).collect()
     }
 
-    /// All or nothing. A counter that holds the token already refuses nothing and is not changed.
-    pub fn reserve(&mut self, token: Token, lease: u64, asked: &[Asked], now: u64) -> Vec<Answer> {
+    /// All or nothing. A counter that holds the token already refuses nothing and is not changed, but that its
+    /// spelling may become pending, where there is a user.
+    pub fn reserve(
+        &mut self,
+        token: Token,
+        lease: u64,
+        spelling: usize,
+        asked: &[Asked],
+        now: u64,
+    ) -> Vec<Answer> {
         let mut answers = self.check(asked, now);
         let refuses = |(asked, answer): (&Asked, &Answer)| {
             let refuses = matches!(answer.verdict, Verdict::Busy | Verdict::Blocked(_));
@@ -430,9 +457,24 @@ impl Oracle {
             if asked.exempt {
                 continue;
             }
+            if matches!(answer.verdict, Verdict::Shadowed(_))
+                && !self.counter(&asked.key).holds(token)
+            {
+                // As one that refused would be left.
+                self.fold_all(std::slice::from_ref(asked), now);
+                continue;
+            }
             answer.verdict = Verdict::Clear;
-            let counter = self.counter(&asked.key);
-            if !counter.holds(token) {
+            let is_pending = spelling != 0 && asked.key.contains("user");
+            let mut counter = self.counter(&asked.key);
+            if counter.holds(token) {
+                for entry in &mut counter.entries {
+                    if is_pending && entry.token == token && entry.spelling == 0 {
+                        entry.spelling = PENDING;
+                    }
+                }
+                self.0.insert(asked.key.clone(), counter);
+            } else {
                 answer.usage += 1;
                 answer.rate += 1000;
                 let (_, left) = counter.judge(&asked.numbers, i128::from(now));
@@ -441,7 +483,7 @@ impl Oracle {
                 admitted.entries.push(Entry {
                     token,
                     at,
-                    spelling: 0,
+                    spelling: if is_pending { PENDING } else { 0 },
                 });
                 self.0.insert(asked.key.clone(), admitted);
             }
@@ -462,7 +504,8 @@ impl Oracle {
     }
 
     /// In how many counters it became a failure, and in which, by position, a block began with it. Where there is
-    /// a user, it gets this spelling, unless it has another one.
+    /// a user, it gets this spelling, unless it has another one. If its lease had ended and its spelling was
+    /// pending, it gets this spelling only if that is not the normal form.
     ///
     /// A block begins with a failure before which there was none. If it is said again, the failure is still the
     /// newest while its block is in force.
@@ -486,7 +529,11 @@ impl Oracle {
                 continue;
             };
             let was_in_flight = entry.at > now.into();
-            if entry.spelling == 0 && asked.key.contains("user") {
+            let has_none = match entry.spelling {
+                PENDING => was_in_flight || spelling != 0,
+                own => own == 0,
+            };
+            if has_none && asked.key.contains("user") {
                 entry.spelling = spelling;
             }
             if entry.at > now.into() {

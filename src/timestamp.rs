@@ -1,12 +1,14 @@
-//! Times in files: RFC 3339, as in `2026-12-31T18:00:00Z`.
+//! Times in text: RFC 3339, as in `2026-12-31T18:00:00Z`.
 
-use super::rule::MAX_EXPIRY;
 use crate::algorithm::Millis;
+
+/// The last millisecond of the year 9999, the last that has a text.
+pub(crate) const MAX: Millis = 253_402_300_799_999;
 
 const DAY: Millis = 24 * 60 * 60 * 1000;
 
 /// The text of a time, in UTC, with milliseconds only if there are any.
-pub(super) fn to_text(time: Millis) -> String {
+pub(crate) fn to_text(time: Millis) -> String {
     let (year, month, day) = date(time / DAY);
     let second = time % DAY / 1000;
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -17,8 +19,17 @@ pub(super) fn to_text(time: Millis) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{millis}Z")
 }
 
+/// The text of a time, in UTC, always with milliseconds: texts sort as their times do.
+pub(crate) fn to_fixed_text(time: Millis) -> String {
+    let mut text = to_text(time.min(MAX));
+    if text.len() == "1970-01-01T00:00:00Z".len() {
+        text.insert_str(text.len() - 1, ".000");
+    }
+    text
+}
+
 /// Reads a time from 1970 to 9999.
-pub(super) fn parse(text: &str) -> Option<Millis> {
+pub(crate) fn parse(text: &str) -> Option<Millis> {
     let bytes = text.as_bytes();
     let (fixed, rest) = (bytes.get(..19)?, text.get(19..)?);
     let punctuation = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
@@ -45,7 +56,7 @@ pub(super) fn parse(text: &str) -> Option<Millis> {
         (true, ahead) => local.checked_sub(ahead)?,
         (false, behind) => local.checked_add(behind)?,
     };
-    (time <= MAX_EXPIRY).then_some(time)
+    (time <= MAX).then_some(time)
 }
 
 /// Whether the zone is ahead of UTC, and by how much.
@@ -124,10 +135,12 @@ mod tests {
             ("2000-02-29T12:34:56.007Z", 951_827_696_007),
             ("2026-11-18T04:00:00Z", 1_794_974_400_000),
             ("2100-03-01T00:00:00Z", 4_107_542_400_000),
-            ("9999-12-31T23:59:59.999Z", MAX_EXPIRY),
+            ("9999-12-31T23:59:59.999Z", MAX),
         ] {
             assert_eq!(parse(text), Some(time), "{text}");
             assert_eq!(to_text(time), text);
+            assert_eq!(parse(&to_fixed_text(time)), Some(time), "{text}");
+            assert_eq!(to_fixed_text(time).len(), 24);
         }
         for (text, same) in [
             ("2026-11-18T05:30:00+01:30", "2026-11-18T04:00:00Z"),
@@ -170,7 +183,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..Default::default() })]
         #[test]
-        fn text_is_read_back(time in 0..=MAX_EXPIRY) {
+        fn text_is_read_back(time in 0..=MAX) {
             prop_assert_eq!(parse(&to_text(time)), Some(time));
         }
 

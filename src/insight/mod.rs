@@ -1,0 +1,20 @@
+//! What events add up to: who guesses most, whether it is an attack, and which blocks were wrong.
+//!
+//! All of it is computed from [events](crate::event), live or recorded, without a clock and without I/O, in bounded
+//! memory that no flood of names or addresses exceeds. What several processes have found can be merged.
+
+mod baseline;
+mod busiest;
+mod distinct;
+mod findings;
+mod identity;
+mod signals;
+#[cfg(test)]
+mod tests;
+mod top;
+mod wrong_blocks;
+
+pub use busiest::{Busiest, BusiestReport, Busy};
+pub use findings::Insight;
+pub use signals::Signals;
+pub use wrong_blocks::{WrongBlockRow, WrongBlockTable, WrongBlocks};

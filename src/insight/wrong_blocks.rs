@@ -1,0 +1,301 @@
+//! Blocks that were probably wrong.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use super::identity::user_id;
+use crate::{
+    Outcome, Reason,
+    algorithm::Millis,
+    clock::to_millis,
+    event::{Event, LiftedBy, UserHasher, What, WrongBy},
+};
+
+const DAY: Millis = 24 * 60 * 60 * 1000;
+/// For how many days there are counts.
+const DAYS: u64 = 30;
+/// How many rules have counts of a day. Policies have fewer.
+const MAX_RULES: usize = 64;
+/// How many blocks are watched until a day after they end.
+const CAPACITY: usize = 16_384;
+
+/// Measures how many blocks were probably wrong, by rule and day.
+///
+/// A block was probably wrong if the same user logs in from the same address while it is in force or within 24
+/// hours after it has ended, or if an operator lifts it. An attacker who guesses at an own account and then logs in
+/// makes a right block look wrong: read the share, and who it was, before a limit is loosened.
+///
+/// One process sees its own events. In a fleet a user may log in through another one: feed it from the
+/// stream of all events, with users recorded as hashes.
+///
+/// Memory is bounded: 16,384 blocks are watched at a time, beyond which the oldest is taken to be right.
+///
+/// ```
+/// use tower_login_rate_limit::{event::UserHasher, insight::WrongBlocks};
+///
+/// let mut wrong = WrongBlocks::new(UserHasher::new("32 random bytes, the same on each server")?);
+/// // For each event: wrong.record(&event), which returns a `WrongBlock` when it finds one.
+/// for row in wrong.table().rows() {
+///     println!("{} {}: {} of {} blocks", row.day, row.rule, row.wrong, row.blocks);
+/// }
+/// # Ok::<(), tower_login_rate_limit::event::SecretError>(())
+/// ```
+#[derive(Debug)]
+pub struct WrongBlocks {
+    hasher: UserHasher,
+    hashes: RandomState,
+    /// By rule and counter.
+    watched: HashMap<u64, Watched>,
+    /// The blocks of a user at an address.
+    of_pair: HashMap<u64, Vec<u64>>,
+    table: WrongBlockTable,
+}
+
+#[derive(Debug)]
+struct Watched {
+    rule: Arc<str>,
+    pair: Option<u64>,
+    began: Millis,
+    /// Until when a success counts; `None` if that is always.
+    until: Option<Millis>,
+}
+
+impl WrongBlocks {
+    /// Tells users apart with this hasher; with the secret of the recorded hashes, if events are read back.
+    #[must_use]
+    pub fn new(hasher: UserHasher) -> Self {
+        Self {
+            hasher,
+            hashes: RandomState::new(),
+            watched: HashMap::new(),
+            of_pair: HashMap::new(),
+            table: WrongBlockTable::default(),
+        }
+    }
+
+    /// Takes notice of an event, and returns one for each block that turns out to be wrong by it.
+    pub fn record(&mut self, event: &Event) -> Vec<Event> {
+        match &event.what {
+            What::BlockBegan {
+                rule,
+                counter,
+                lifts,
+                shadow: false,
+                ..
+            } => {
+                self.table.row(event.at, rule).blocks += 1;
+                let lifts = lifts.as_duration().map(to_millis);
+                let until = lifts.map(|lifts| event.at.saturating_add(lifts).saturating_add(DAY));
+                let watched = Watched {
+                    rule: Arc::clone(rule),
+                    pair: self.pair(event),
+                    began: event.at,
+                    until,
+                };
+                self.watch(self.hashes.hash_one((rule, counter)), watched);
+                Vec::new()
+            }
+            What::Refused {
+                rule,
+                reason: Reason::Blocked,
+                shadow: false,
+                ..
+            } => {
+                self.table.row(event.at, rule).stopped += 1;
+                Vec::new()
+            }
+            What::BlockLifted {
+                rule,
+                counter,
+                by: LiftedBy::Operator { .. },
+            } => {
+                let block = self.hashes.hash_one((rule, counter));
+                let wrong = self.unwatch(block);
+                let wrong = wrong.map(|wrong| self.found(&wrong, WrongBy::Operator, event));
+                wrong.into_iter().collect()
+            }
+            What::Settled {
+                outcome: Outcome::Success,
+                ..
+            } => {
+                let pair = self.pair(event);
+                let blocks = pair.and_then(|pair| self.of_pair.remove(&pair));
+                let blocks = blocks.into_iter().flatten();
+                let wrong: Vec<_> = blocks
+                    .filter_map(|block| self.watched.remove(&block))
+                    .filter(|block| block.until.is_none_or(|until| event.at <= until))
+                    .collect();
+                wrong
+                    .iter()
+                    .map(|wrong| self.found(wrong, WrongBy::Success, event))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The counts of the last 30 days, by UTC.
+    #[must_use]
+    pub const fn table(&self) -> &WrongBlockTable {
+        &self.table
+    }
+
+    fn pair(&self, event: &Event) -> Option<u64> {
+        let user = user_id(event.user.as_ref()?, &self.hasher)?;
+        Some(self.hashes.hash_one((event.address?, user)))
+    }
+
+    fn found(&mut self, wrong: &Watched, by: WrongBy, event: &Event) -> Event {
+        self.table.row(wrong.began, &wrong.rule).wrong += 1;
+        let rule = Arc::clone(&wrong.rule);
+        let mut found = Event::new(What::WrongBlock { rule, by }).with_time(event.at);
+        found.address = event.address;
+        found.with_user(event.user.clone())
+    }
+
+    fn watch(&mut self, block: u64, watched: Watched) {
+        // The block before it at the same counter has ended.
+        self.unwatch(block);
+        if self.watched.len() >= CAPACITY {
+            self.make_room(watched.began);
+        }
+        if let Some(pair) = watched.pair {
+            self.of_pair.entry(pair).or_default().push(block);
+        }
+        self.watched.insert(block, watched);
+    }
+
+    fn unwatch(&mut self, block: u64) -> Option<Watched> {
+        let watched = self.watched.remove(&block)?;
+        if let Some(pair) = watched.pair
+            && let Some(blocks) = self.of_pair.get_mut(&pair)
+        {
+            blocks.retain(|other| *other != block);
+            if blocks.is_empty() {
+                self.of_pair.remove(&pair);
+            }
+        }
+        Some(watched)
+    }
+
+    /// Drops blocks that are over, and an eighth of the others, the oldest, so that this is rarely needed.
+    fn make_room(&mut self, now: Millis) {
+        let order = |block: &Watched| {
+            let is_over = block.until.is_some_and(|until| until < now);
+            (!is_over, block.began)
+        };
+        let mut blocks: Vec<_> = (self.watched.iter())
+            .map(|(block, watched)| (order(watched), *block))
+            .collect();
+        blocks.sort_unstable();
+        for (_, block) in blocks.into_iter().take(CAPACITY / 8) {
+            self.unwatch(block);
+        }
+    }
+}
+
+/// Blocks by rule and day: how many, and how many of them were probably wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(from = "Vec<WrongBlockRow>", into = "Vec<WrongBlockRow>")
+)]
+pub struct WrongBlockTable {
+    /// By day since 1970, and by rule.
+    days: BTreeMap<u64, BTreeMap<Arc<str>, Counts>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    blocks: u64,
+    wrong: u64,
+    stopped: u64,
+}
+
+/// The blocks of a rule on one day.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct WrongBlockRow {
+    /// Days since 1970-01-01, in UTC.
+    pub day: u64,
+    /// The rule.
+    pub rule: Arc<str>,
+    /// Blocks that began on this day.
+    pub blocks: u64,
+    /// Those of them that were probably wrong.
+    pub wrong: u64,
+    /// Guesses that the rule's blocks stopped on this day.
+    pub stopped: u64,
+}
+
+impl WrongBlockTable {
+    /// The rows, the oldest day first.
+    pub fn rows(&self) -> impl Iterator<Item = WrongBlockRow> {
+        self.days.iter().flat_map(|(day, rules)| {
+            rules.iter().map(|(rule, counts)| WrongBlockRow {
+                day: *day,
+                rule: Arc::clone(rule),
+                blocks: counts.blocks,
+                wrong: counts.wrong,
+                stopped: counts.stopped,
+            })
+        })
+    }
+
+    /// Adds the counts of another process.
+    #[must_use]
+    pub fn merge(mut self, other: &Self) -> Self {
+        for row in other.rows() {
+            self.add(&row);
+        }
+        self
+    }
+
+    fn add(&mut self, row: &WrongBlockRow) {
+        let counts = self.row(row.day.saturating_mul(DAY), &row.rule);
+        counts.blocks = counts.blocks.saturating_add(row.blocks);
+        counts.wrong = counts.wrong.saturating_add(row.wrong);
+        counts.stopped = counts.stopped.saturating_add(row.stopped);
+    }
+
+    /// The counts of a rule at a time. Days that are too old go.
+    fn row(&mut self, at: Millis, rule: &Arc<str>) -> &mut Counts {
+        let day = at / DAY;
+        self.days.entry(day).or_default();
+        while self.days.len() > 1
+            && let (Some((oldest, _)), Some((newest, _))) =
+                (self.days.first_key_value(), self.days.last_key_value())
+            && newest - oldest >= DAYS
+            && *oldest != day
+        {
+            self.days.pop_first();
+        }
+        let rules = self.days.entry(day).or_default();
+        // Names come from policies, or from a record that another process wrote.
+        let rule = if rules.contains_key(rule) || rules.len() < MAX_RULES {
+            Arc::clone(rule)
+        } else {
+            "other:".into()
+        };
+        rules.entry(rule).or_default()
+    }
+}
+
+impl From<Vec<WrongBlockRow>> for WrongBlockTable {
+    fn from(rows: Vec<WrongBlockRow>) -> Self {
+        let mut table = Self::default();
+        rows.iter().for_each(|row| table.add(row));
+        table
+    }
+}
+
+impl From<WrongBlockTable> for Vec<WrongBlockRow> {
+    fn from(table: WrongBlockTable) -> Self {
+        table.rows().collect()
+    }
+}

@@ -6,6 +6,9 @@ cd "$(dirname "$0")/.."
 
 source tests/tools.sh
 
+# Every set of features would keep its incremental state: gigabytes that no later build of this run reads.
+export CARGO_INCREMENTAL=0
+
 find_redis() {
   REDIS_SERVER=${REDIS_SERVER:-$(command -v redis-server || command -v valkey-server || true)}
   [ -n "$REDIS_SERVER" ]

@@ -8,6 +8,7 @@ use crate::{
     Limit, PolicyError, Refusal, ReserveError, Token,
     algorithm::Standing,
     attempt::Slots,
+    event::{Event, EventUser, Observe, UserDisplay, What, observers::Observers},
     policy::check_name,
     store::{Key, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture},
 };
@@ -69,6 +70,25 @@ use crate::{
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+/// # Events
+///
+/// An observer is notified when a key reaches its limit, of refusals, and of errors of the store:
+///
+/// ```
+/// use tower_login_rate_limit::{KeyLimiter, Limit, Period, store::MemoryStore};
+/// use tower_login_rate_limit::event::{Event, What};
+///
+/// # fn example() -> Result<KeyLimiter, Box<dyn std::error::Error>> {
+/// let three_an_hour = Limit::attempts(3).within(Period::hours(1)).without_block();
+/// let mails = KeyLimiter::new("reset-mail", three_an_hour, MemoryStore::new())?.with_observer(|event: &Event| {
+///     if let What::LimitReached { rule, limit, .. } = &event.what {
+///         println!("{rule}: {limit} for {:?}", event.user);
+///     }
+/// });
+/// # Ok(mails) }
+/// # example()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct KeyLimiter {
     name: Arc<str>,
@@ -76,6 +96,8 @@ pub struct KeyLimiter {
     kind: Arc<str>,
     limit: Arc<Limit>,
     store: Arc<dyn Store>,
+    observers: Observers,
+    display: UserDisplay,
 }
 
 impl KeyLimiter {
@@ -93,7 +115,8 @@ impl KeyLimiter {
         Self::on(Arc::new(store), name, limit)
     }
 
-    /// A limiter of another name on the same store, for [`reserve_all`](Self::reserve_all).
+    /// A limiter of another name on the same store and with the same observers, for
+    /// [`reserve_all`](Self::reserve_all).
     ///
     /// # Errors
     ///
@@ -103,7 +126,33 @@ impl KeyLimiter {
         name: &str,
         limit: impl TryInto<Limit, Error: Into<PolicyError>>,
     ) -> Result<Self, PolicyError> {
-        Self::on(Arc::clone(&self.store), name, limit)
+        Ok(Self {
+            observers: self.observers.clone(),
+            display: self.display.clone(),
+            ..Self::on(Arc::clone(&self.store), name, limit)?
+        })
+    }
+
+    /// Adds an observer, which receives an [`Event`] on a thread of its own for each key that reaches its limit, each
+    /// refusal and each error of the store. See [`event`](crate::event).
+    #[must_use]
+    pub fn with_observer(mut self, observer: impl Observe) -> Self {
+        self.observers = self.observers.with(observer);
+        self
+    }
+
+    /// Sets how keys are shown in what leaves the process: they are the user of an event. The default is
+    /// [`UserDisplay::Hidden`].
+    #[must_use]
+    pub fn with_key_display(mut self, display: UserDisplay) -> Self {
+        self.display = display;
+        self
+    }
+
+    /// Waits until the observers have received what has happened so far, at most five seconds. Returns whether all of
+    /// them have.
+    pub async fn observed(&self) -> bool {
+        self.observers.flush().await
     }
 
     fn on(
@@ -118,6 +167,8 @@ impl KeyLimiter {
             kind: format!("key:{name}").into(),
             limit: Arc::new(limit),
             store,
+            observers: Observers::default(),
+            display: UserDisplay::Hidden,
         })
     }
 
@@ -149,10 +200,22 @@ impl KeyLimiter {
         let count = slots.len();
         let standings = keys.store.reserve(token, Duration::ZERO, &slots);
         drop(slots);
-        let standings = standings.await?.complete(count)?;
+        let standings = match standings
+            .await
+            .and_then(|standings| standings.complete(count))
+        {
+            Ok(standings) => standings,
+            Err(error) => {
+                keys.note_undecided(&error);
+                return Err(error.into());
+            }
+        };
         match keys.refusal(&standings) {
             Some(refusal) => Err(ReserveError::Refused(refusal)),
-            None => Ok(token),
+            None => {
+                keys.note_reached(&standings);
+                Ok(token)
+            }
         }
     }
 
@@ -199,6 +262,14 @@ impl KeyLimiter {
         let key = Key::of_subject(&self.kind, key);
         Slot::new(key, &self.limit)
     }
+
+    /// Emits an event of this key, if there is an observer.
+    fn emit(&self, key: &[u8], what: impl FnOnce() -> What) {
+        self.observers.emit(|| {
+            let key = String::from_utf8_lossy(key);
+            Event::new(what()).with_user(EventUser::new(&key, &key, &self.display))
+        });
+    }
 }
 
 /// Keys and the limiters that count them, all on one store.
@@ -240,11 +311,42 @@ impl<'a, K: AsRef<[u8]>> Keys<'a, K> {
             .collect()
     }
 
-    /// The refusal that lasts longest.
+    /// The refusal that lasts longest, if there is one, which its limiter reports.
     fn refusal(&self, standings: &Standings) -> Option<Refusal> {
         let all = self.keys.iter().zip(&**standings);
-        let ((limiter, _), standing) = all.max_by_key(|(_, standing)| standing.state)?;
-        Refusal::of_key(Arc::clone(&limiter.name), *standing)
+        let ((limiter, key), standing) = all.max_by_key(|(_, standing)| standing.state)?;
+        let refusal = Refusal::of_key(Arc::clone(&limiter.name), *standing)?;
+        limiter.emit(key.as_ref(), || What::Refused {
+            rule: refusal.shared_rule(),
+            reason: refusal.reason(),
+            usage: refusal.usage(),
+            limit: refusal.limit(),
+            lifts: refusal.lifts(),
+            shadow: false,
+        });
+        Some(refusal)
+    }
+
+    /// Reports the keys whose last place was taken.
+    fn note_reached(&self, standings: &Standings) {
+        for ((limiter, key), standing) in self.keys.iter().zip(&**standings) {
+            if standing.remaining() == 0 {
+                limiter.emit(key.as_ref(), || What::LimitReached {
+                    rule: Arc::clone(&limiter.name),
+                    limit: standing.limit,
+                });
+            }
+        }
+    }
+
+    /// Reports to the observers of the first limiter that the store could not decide.
+    fn note_undecided(&self, error: &StoreError) {
+        if let Some((limiter, key)) = self.keys.first() {
+            limiter.emit(key.as_ref(), || What::Undecided {
+                kind: error.kind(),
+                shadow: false,
+            });
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl Queue {
         // Clients cause these at will, and must not push out what an operator has to know.
         let is_cheap = matches!(
             event.what,
-            What::Refused { .. } | What::AccessRuleHit { .. }
+            What::Refused { .. } | What::AccessRuleHit { .. } | What::LimitReached { .. }
         );
         let capacity = if is_cheap { CAPACITY / 4 * 3 } else { CAPACITY };
         if state.events.len() >= capacity || state.consumer == Consumer::Gone {

@@ -259,6 +259,13 @@ mod tests {
                 r#""event":"block_lifted","rule":"user-address","counter":"192.0.2.1","by":"operator","author":"bob","reason":"phoned""#,
             ),
             (
+                What::LimitReached {
+                    rule: "reset-mail".into(),
+                    limit: 3,
+                },
+                r#""event":"limit_reached","rule":"reset-mail","limit":3"#,
+            ),
+            (
                 What::AccessRuleHit {
                     rule: "scanner".into(),
                     action: Action::Deny,

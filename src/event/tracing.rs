@@ -32,11 +32,11 @@ const MAX_RULES: usize = 64;
 /// |---|---|
 /// | `ERROR` | `store_down` |
 /// | `WARN` | `block_began`, `store_up`, `journal_replayed`, `signal`, `wrong_block`, `document_changed`, `administered`, `undecided` |
-/// | `INFO` | `refused`, `block_lifted`, `access_rule_hit` |
+/// | `INFO` | `refused`, `limit_reached`, `block_lifted`, `access_rule_hit` |
 /// | `DEBUG` | `settled` |
 ///
 /// Clients cause refusals at will. Of each rule the first, tenth, hundredth and so on within a minute is logged,
-/// with their number so far as `count`. So are undecided attempts and hits of access rules.
+/// with their number so far as `count`. So are undecided attempts, reached limits and hits of access rules.
 pub struct TracingObserver {
     dispatch: Option<Dispatch>,
     samples: Mutex<Samples>,
@@ -222,6 +222,19 @@ impl TracingObserver {
                     reason,
                     "login block lifted"
                 );
+            }
+            What::LimitReached { rule, limit } => {
+                if let Some(count) = self.sample(&format!("reached:{rule}"), event.at) {
+                    let rule = escaped(rule);
+                    log!(
+                        info,
+                        event,
+                        rule,
+                        limit,
+                        count,
+                        "a key has reached its limit"
+                    );
+                }
             }
             What::AccessRuleHit { rule, action } => {
                 if let Some(count) = self.sample(&format!("access:{rule}"), event.at) {

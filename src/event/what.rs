@@ -93,6 +93,15 @@ pub enum What {
         #[cfg_attr(feature = "serde", serde(flatten))]
         by: LiftedBy,
     },
+    /// A reservation of a [`KeyLimiter`](crate::KeyLimiter) took the last place of its key, which is the user of this
+    /// event: the next one is refused.
+    #[non_exhaustive]
+    LimitReached {
+        /// The name of the limiter.
+        rule: Arc<str>,
+        /// The number of reservations that may count.
+        limit: u32,
+    },
     /// A rule of the access list decided in place of the limits.
     #[non_exhaustive]
     AccessRuleHit {
@@ -290,6 +299,7 @@ impl What {
             Self::Undecided { .. } => "undecided",
             Self::BlockBegan { .. } => "block_began",
             Self::BlockLifted { .. } => "block_lifted",
+            Self::LimitReached { .. } => "limit_reached",
             Self::AccessRuleHit { .. } => "access_rule_hit",
             Self::StoreDown { .. } => "store_down",
             Self::StoreUp { .. } => "store_up",

@@ -31,6 +31,7 @@ fn all_events(user: &EventUser) -> Vec<Event> {
         r#""event":"undecided","kind":"timeout""#,
         r#""event":"block_began","rule":"user-address","counter":"192.0.2.1","usage":5,"limit":5,"lifts_in_ms":null"#,
         r#""event":"block_lifted","rule":"address","counter":"192.0.2.1","by":"operator","author":"bob","reason":"phoned""#,
+        r#""event":"limit_reached","rule":"reset-mail","limit":3"#,
         r#""event":"access_rule_hit","rule":"scanner","action":"deny""#,
         r#""event":"store_down","kind":"connection","error":"refused""#,
         r#""event":"store_up","down_for_ms":1500,"pending":3"#,

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tower_login_rate_limit::{
     Address, Caller, KeyLimiter, KnownAddresses, Limit, LoginLimiter, Outcome, Part, Period,
     Policy, Reason, ReserveError, Rule, Token,
+    event::{Event, UserDisplay},
     store::{
         Key, MemoryStore, Settled, Settlement, Slot, Standings, Store, StoreErrorKind, StoreFuture,
     },
@@ -338,6 +339,48 @@ async fn plain_calls_for_any_key() {
         assert!(!mails.cancel("key", first).await.unwrap());
         assert_eq!(mails.check("key").await.unwrap().remaining(), 1, "{name}");
         mails.reserve("key").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_key_limiter_reports_keys_at_their_limit_and_refusals_as_they_were() {
+    let both = BothStores::start().await;
+    let limit = |n| Limit::attempts(n).within(Period::hours(1)).without_block();
+    for (name, store) in both.stores() {
+        let (sender, seen) = std::sync::mpsc::channel();
+        let sender = std::sync::Mutex::new(sender);
+        let mails = KeyLimiter::new("mail", limit(3), Arc::clone(&store))
+            .unwrap()
+            .with_observer(move |event: &Event| {
+                let event = serde_json::to_value(event).unwrap();
+                let key = event["user"].as_str().unwrap_or("hidden").to_owned();
+                let what = format!("{} {}", event["event"].as_str().unwrap(), event["rule"]);
+                sender.lock().unwrap().send((what, key)).unwrap();
+            })
+            .with_key_display(UserDisplay::Masked);
+        let clients = mails.sibling("client", limit(4)).unwrap();
+        let keys = [(&mails, "alice"), (&clients, "192.0.2.1")];
+        for _ in 0..3 {
+            KeyLimiter::reserve_all(keys).await.unwrap();
+        }
+        for _ in 0..2 {
+            refused(KeyLimiter::reserve_all(keys).await);
+        }
+        KeyLimiter::reserve_all([(&mails, "bob"), (&clients, "192.0.2.1")])
+            .await
+            .unwrap();
+        assert!(mails.observed().await && clients.observed().await);
+        let event = |what: &str, key: &str| (what.to_owned(), key.to_owned());
+        assert_eq!(
+            seen.try_iter().collect::<Vec<_>>(),
+            [
+                event(r#"limit_reached "mail""#, "a***"),
+                event(r#"refused "mail""#, "a***"),
+                event(r#"refused "mail""#, "a***"),
+                event(r#"limit_reached "client""#, "1***"),
+            ],
+            "{name}"
+        );
     }
 }
 

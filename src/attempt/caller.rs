@@ -270,11 +270,43 @@ impl<'a> Counted<'a> {
         chosen: impl Fn(&Rule) -> bool,
         slots: &mut Slots<'s>,
     ) {
-        let user = self.user.as_ref();
+        self.push_slots_of(self.digests(), policy, chosen, slots);
+    }
+
+    /// The digests of the user and of the address.
+    #[inline]
+    fn digests(&self) -> [Digest; 2] {
+        let user = (self.user.as_ref()).map_or(&[][..], |user| user.name.as_bytes());
+        let of_address = Digest::of_address(Some(self.address));
+        [Digest::of_subject(user), of_address]
+    }
+
+    /// Adds all counters of this caller, those by user and address first, and returns how many these are.
+    #[inline]
+    pub(crate) fn push_mains_and_others<'s>(
+        &'s self,
+        policy: &'s Policy,
+        slots: &mut Slots<'s>,
+    ) -> usize {
+        let digests = self.digests();
+        let is_main = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
+        self.push_slots_of(digests, policy, is_main, slots);
+        let mains = slots.len();
+        self.push_slots_of(digests, policy, |rule| !is_main(rule), slots);
+        mains
+    }
+
+    #[inline]
+    fn push_slots_of<'s>(
+        &'s self,
+        [of_user, of_address]: [Digest; 2],
+        policy: &'s Policy,
+        chosen: impl Fn(&Rule) -> bool,
+        slots: &mut Slots<'s>,
+    ) {
+        let (user, scope) = (self.user.as_ref(), self.scope());
         let spelling = user.and_then(User::spelling);
         let user = user.map_or(&[][..], |user| user.name.as_bytes());
-        let of_user = Digest::of_subject(user);
-        let (of_address, scope) = (Digest::of_address(Some(self.address)), self.scope());
         let mut joined = self.joined.iter().flat_map(|joined| &joined.subjects);
         for rule in policy.rules() {
             let joined = match rule.subject() {

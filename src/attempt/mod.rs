@@ -63,14 +63,20 @@ pub struct Attempt {
     caller: Counted<'static>,
     /// Has the policy that the attempt was admitted under, and is settled under.
     report: Report,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few attempts have. Out of line, since an attempt is moved often, and more than 256 bytes are moved slowly.
+#[derive(Clone, Default)]
+struct Rare {
     /// Whether the user was identified; then `typed` is the one before that.
     is_identified: bool,
     typed: Option<Box<str>>,
     /// The access rule that allows the attempt. It is in no counter then.
-    allowed: Option<Box<Allowed>>,
+    allowed: Option<Allowed>,
     /// Why the attempt was refused when its user was identified. It has been taken back then, and
     /// nothing is left to settle.
-    withdrawn: Option<Box<ReserveError>>,
+    withdrawn: Option<ReserveError>,
     /// Attempts of other layers with the same token: of the one further out, and of those further in that have
     /// failed, and noted the blocks that began.
     others: Option<Box<Within>>,
@@ -125,11 +131,12 @@ impl Attempt {
             token,
             report: Report::new(policy, &caller, standings),
             caller: caller.into_owned(),
-            is_identified: false,
-            typed: None,
-            allowed: None,
-            withdrawn: None,
-            others: within,
+            rare: within.map(|within| {
+                Box::new(Rare {
+                    others: Some(within),
+                    ..Rare::default()
+                })
+            }),
         }
     }
 
@@ -144,10 +151,24 @@ impl Attempt {
         within: Option<Box<Within>>,
     ) -> Self {
         let standings = Standings::default();
-        Self {
-            allowed: Some(Box::new(allowed)),
-            ..Self::new(limiter, policy, token, caller, standings, within)
-        }
+        let mut attempt = Self::new(limiter, policy, token, caller, standings, within);
+        attempt.rare_mut().allowed = Some(allowed);
+        attempt
+    }
+
+    #[inline]
+    fn rare(&self) -> Option<&Rare> {
+        self.rare.as_deref()
+    }
+
+    #[cold]
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    #[inline]
+    fn is_identified(&self) -> bool {
+        self.rare().is_some_and(|rare| rare.is_identified)
     }
 
     /// The client's address.
@@ -157,8 +178,8 @@ impl Attempt {
 
     /// The user as it was typed; `None` if the request names none.
     pub fn user(&self) -> Option<&str> {
-        if self.is_identified {
-            return self.typed.as_deref();
+        if let Some(rare) = self.rare().filter(|rare| rare.is_identified) {
+            return rare.typed.as_deref();
         }
         let user = self.caller.user.as_ref().map(User::typed);
         user.filter(|user| !user.is_empty())
@@ -167,16 +188,21 @@ impl Attempt {
     /// The user that was [identified](Self::identify), if any.
     pub fn identified(&self) -> Option<&str> {
         let user = self.caller.user.as_ref().map(User::typed);
-        user.filter(|_| self.is_identified)
+        user.filter(|_| self.is_identified())
     }
 
-    pub(crate) const fn is_allowed(&self) -> bool {
-        self.allowed.is_some()
+    #[inline]
+    fn access(&self) -> Option<&Allowed> {
+        self.rare()?.allowed.as_ref()
+    }
+
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.access().is_some()
     }
 
     /// The name of the access rule that allows the attempt, which is not counted then.
     pub fn allowed_by(&self) -> Option<&str> {
-        self.allowed.as_ref().map(|allowed| &*allowed.rule)
+        self.access().map(|allowed| &*allowed.rule)
     }
 
     pub(crate) const fn caller(&self) -> &Counted<'static> {
@@ -201,7 +227,7 @@ impl Attempt {
     /// What rules in shadow would have refused, but for those that an attempt further out has found too.
     #[inline]
     pub(crate) fn shadowed(&self) -> Vec<Refusal> {
-        if self.withdrawn.is_none() && self.report.has_shadowed() {
+        if self.report.has_shadowed() && !self.is_withdrawn() {
             self.own_shadowed()
         } else {
             Vec::new()
@@ -221,13 +247,15 @@ impl Attempt {
     }
 
     /// Whether the attempt was refused when its user was identified.
-    pub(crate) const fn is_withdrawn(&self) -> bool {
-        self.withdrawn.is_some()
+    #[inline]
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.withdrawn().is_some()
     }
 
     /// Why the attempt was refused when its user was identified.
+    #[inline]
     pub(crate) fn withdrawn(&self) -> Option<&ReserveError> {
-        self.withdrawn.as_deref()
+        self.rare()?.withdrawn.as_ref()
     }
 
     /// Whether the attempt has a user with a name.
@@ -248,11 +276,7 @@ impl Attempt {
             token: self.token,
             caller: self.caller.clone(),
             report: self.report.clone(),
-            is_identified: self.is_identified,
-            typed: self.typed.clone(),
-            allowed: self.allowed.clone(),
-            withdrawn: self.withdrawn.clone(),
-            others: self.others.clone(),
+            rare: self.rare.clone(),
         }
     }
 
@@ -270,12 +294,14 @@ impl Attempt {
     /// Notes that an attempt further in with the same token has failed.
     pub(crate) fn set_failed_inside(&mut self, mut inner: Box<Within>) {
         inner.is_outer = false;
-        inner.next = self.others.take();
-        self.others = Some(inner);
+        let others = &mut self.rare_mut().others;
+        inner.next = others.take();
+        *others = Some(inner);
     }
 
     fn others(&self) -> impl Iterator<Item = &Within> {
-        std::iter::successors(self.others.as_deref(), |other| other.next.as_deref())
+        let first = self.rare().and_then(|rare| rare.others.as_deref());
+        std::iter::successors(first, |other| other.next.as_deref())
     }
 
     /// The attempt further out.
@@ -284,7 +310,7 @@ impl Attempt {
     }
 
     fn outer_mut(&mut self) -> Option<&mut Within> {
-        let mut other = self.others.as_deref_mut();
+        let mut other = self.rare.as_deref_mut()?.others.as_deref_mut();
         while let Some(within) = other {
             if within.is_outer {
                 return Some(within);
@@ -323,12 +349,12 @@ impl Attempt {
 
     /// Takes the attempt back, because another attempt of the same request was refused.
     pub(crate) fn withdraw(&mut self, error: &ReserveError) {
-        if self.withdrawn.is_none() {
+        if !self.is_withdrawn() {
             let policy = self.report.policy();
-            if self.allowed.is_none() {
+            if !self.is_allowed() {
                 (self.limiter).take_back(policy, self.token, &self.caller, |_| true);
             }
-            self.withdrawn = Some(Box::new(error.clone()));
+            self.rare_mut().withdrawn = Some(error.clone());
         }
     }
 
@@ -346,8 +372,8 @@ impl Attempt {
     /// rule does, now or in an earlier call; [`ReserveError::Store`] if the store can't decide, in which case no
     /// password must be checked: the attempt counts under the rules without a user.
     pub async fn identify(&mut self, user: &str) -> Result<(), ReserveError> {
-        if let Some(error) = &self.withdrawn {
-            return Err(ReserveError::clone(error));
+        if let Some(error) = self.withdrawn() {
+            return Err(error.clone());
         }
         let limiter = self.limiter.clone();
         let user = limiter.user(user).into_owned();
@@ -362,14 +388,14 @@ impl Attempt {
             Access::Limited => {}
             Access::Allowed(allowed) => {
                 let is_new = self.allowed_by() != Some(&allowed.rule);
-                if self.allowed.is_none() {
+                if !self.is_allowed() {
                     limiter.take_back(&policy, self.token, &self.caller, |_| true);
                 }
                 self.set_user(user);
                 if is_new && !self.is_within() {
                     limiter.note_access(&self.caller, &Access::Allowed(allowed.clone()));
                 }
-                self.allowed = Some(Box::new(allowed));
+                self.rare_mut().allowed = Some(allowed);
                 return Ok(());
             }
             Access::Denied(denied) => {
@@ -382,7 +408,7 @@ impl Attempt {
                 return Err(error);
             }
         }
-        let is_allowed = (self.allowed.as_ref()).is_some_and(|allowed| allowed.for_every_user);
+        let is_allowed = (self.access()).is_some_and(|allowed| allowed.for_every_user);
         let known = self.caller.user.as_ref();
         let is_known = known.is_some_and(|known| {
             // From the normal form to another spelling, it is reserved once more: from then on, no success in
@@ -401,7 +427,7 @@ impl Attempt {
     async fn count_as(&mut self, user: User<'static>) -> Result<(), ReserveError> {
         let limiter = self.limiter.clone();
         let (policy, store) = (Arc::clone(self.report.policy()), limiter.store());
-        let was_counted = self.allowed.is_none();
+        let was_counted = !self.is_allowed();
         let known = self.caller.user.as_ref();
         let is_known = was_counted && known.is_some_and(|known| known.name == user.name);
         let caller = self.caller.with_user(&policy, user.clone());
@@ -451,19 +477,21 @@ impl Attempt {
         if let Some(refusal) = refusal {
             limiter.note_refused(&self.caller, &refusal);
             let error = ReserveError::Refused(refusal);
-            self.withdrawn = Some(Box::new(error.clone()));
+            self.rare_mut().withdrawn = Some(error.clone());
             return Err(error);
         }
-        (self.report, self.allowed) = (report, None);
+        self.report = report;
+        self.rare_mut().allowed = None;
         Ok(())
     }
 
     /// Replaces the user, and keeps the one that was typed.
     fn set_user(&mut self, user: User<'static>) {
-        if !self.is_identified {
+        if !self.is_identified() {
             let typed = self.caller.user.as_ref().map(User::typed);
-            self.typed = typed.filter(|typed| !typed.is_empty()).map(Box::from);
-            self.is_identified = true;
+            let typed = typed.filter(|typed| !typed.is_empty()).map(Box::from);
+            let rare = self.rare_mut();
+            (rare.is_identified, rare.typed) = (true, typed);
         }
         self.caller = (self.caller).with_user(self.report.policy(), user);
     }
@@ -482,9 +510,9 @@ impl Attempt {
     /// of the same request has reported the outcome to observers.
     #[inline]
     pub(crate) fn write_outcome(&self, outcome: Outcome, is_reported: bool) -> StoreFuture<()> {
-        let is_withdrawn = self.withdrawn.is_some();
+        let is_withdrawn = self.is_withdrawn();
         (self.limiter).note_settled(self, outcome, is_reported || is_withdrawn);
-        if is_withdrawn || self.allowed.is_some() {
+        if is_withdrawn || self.is_allowed() {
             return StoreFuture::ready(Ok(()));
         }
         let Self {

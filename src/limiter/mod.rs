@@ -356,21 +356,21 @@ impl LoginLimiter {
         standings: Result<Standings, StoreError>,
         count: usize,
     ) -> Result<Standings, ReserveError> {
-        let complete = |standings: Standings| {
-            let complete = standings.complete(count);
-            complete.inspect_err(|_| self.take_back(policy, token, caller, |_| true))
+        let error = match standings {
+            Ok(standings) if standings.len() == count => {
+                match refusal_of(policy, caller.scope(), &standings) {
+                    Some(refusal) => ReserveError::Refused(refusal),
+                    None => return Ok(standings),
+                }
+            }
+            Ok(standings) => {
+                self.take_back(policy, token, caller, |_| true);
+                standings.incomplete(count).into()
+            }
+            Err(error) => error.into(),
         };
-        let reserved = match standings.and_then(complete) {
-            Ok(standings) => match refusal_of(policy, caller.scope(), &standings) {
-                Some(refusal) => Err(ReserveError::Refused(refusal)),
-                None => Ok(standings),
-            },
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = &reserved {
-            self.note_rejected(caller, error);
-        }
-        reserved
+        self.note_rejected(caller, &error);
+        Err(error)
     }
 
     /// Whether the rules without a user block this caller, as far as the store knows without I/O.
@@ -612,11 +612,8 @@ impl LoginLimiter {
         tokens: &[Token],
         settlement: impl Fn(usize) -> Settlement,
     ) -> StoreFuture<()> {
-        let is_main = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
         let mut slots = Slots::new();
-        caller.push_slots(policy, is_main, &mut slots);
-        let settlement = settlement(slots.len());
-        caller.push_slots(policy, |rule| !is_main(rule), &mut slots);
+        let settlement = settlement(caller.push_mains_and_others(policy, &mut slots));
         let store = self.store();
         let settled = store.settle(tokens, settlement, &slots, Duration::ZERO);
         self.measured(StoreCall::Settle, settled).map_ok(drop)

@@ -156,7 +156,7 @@ impl<'a> KnownAddress<'a> {
 
 /// How counters stand, in the order of the slots that were passed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standings(SmallVec<[Standing; 3]>);
+pub struct Standings(SmallVec<[Standing; 2]>);
 
 impl Standings {
     /// Whether none of them refuses.
@@ -169,13 +169,20 @@ impl Standings {
     #[inline]
     pub(crate) fn complete(self, slots: usize) -> Result<Self, StoreError> {
         if self.len() == slots {
-            return Ok(self);
+            Ok(self)
+        } else {
+            Err(self.incomplete(slots))
         }
+    }
+
+    /// The error that these are not the standings of `slots`.
+    #[cold]
+    pub(crate) fn incomplete(&self, slots: usize) -> StoreError {
         let message = format!(
             "the store returned {} standings for {slots} counters",
             self.len()
         );
-        Err(StoreError::new(StoreErrorKind::Protocol, message))
+        StoreError::new(StoreErrorKind::Protocol, message)
     }
 
     /// How these counters would stand if nothing had ever been counted.

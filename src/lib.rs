@@ -64,6 +64,9 @@
 //! | `tonic` | the peer's address from tonic, and refusals as `tonic::Status` |
 //! | `serde` | policies, access rules and events from and to JSON, TOML and the like |
 //! | `admin` | `admin::Admin`: list, explain and lift blocks; `live`: rules that change on every instance while the app runs |
+//! | `server` | `server::Server`: the HTTP API, an axum router |
+//! | `console` | `console::Console`: the web console on it |
+//! | `cli` | the program `login-rate-limit` |
 //! | `sealed` | `event::Sealer`: users in events, encrypted with a key of the app |
 //! | `metrics` | metrics through the `metrics` crate, without addresses or users |
 //! | `tracing` | events of the `tracing` crate; users are never named |
@@ -76,6 +79,8 @@ pub mod access;
 pub mod admin;
 pub mod algorithm;
 pub mod clock;
+#[cfg(feature = "console")]
+pub mod console;
 pub mod event;
 pub mod extract;
 #[cfg(any(doc, doctest))]
@@ -84,6 +89,8 @@ pub mod insight;
 #[cfg(feature = "admin")]
 pub mod live;
 pub mod response;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod store;
 pub mod testing;
 

@@ -113,8 +113,8 @@ mod timestamp;
 pub use address::{Address, ParseAddressError};
 pub use algorithm::limit::Limit;
 pub use attempt::{
-    Attempt, AttemptFuture, AttemptId, Caller, Outcome, ParseAttemptIdError, Reason, Refusal,
-    Report, Token,
+    Attempt, AttemptFuture, AttemptId, Caller, Outcome, ParseAttemptIdError, ParseOutcomeError,
+    ParseTokenError, Reason, Refusal, Report, Token,
 };
 pub use key_limiter::KeyLimiter;
 #[cfg(feature = "axum")]

@@ -1,12 +1,26 @@
 //! Events by which changes are audited.
 
-use super::{Admin, Author, Block, subject::Repr};
+use super::{Admin, AdminError, Author, Block, Subject, subject::Repr};
 use crate::{
     Address,
     event::{AdminAction, Event, LiftedBy, What},
 };
 
 impl Admin {
+    /// Writes a note on a subject, as an event: the reason is the note. It is kept as long as events are.
+    ///
+    /// # Errors
+    ///
+    /// If the user is blank.
+    pub fn note(&self, subject: impl Into<Subject>, author: &Author) -> Result<(), AdminError> {
+        let subject = subject.into().0;
+        if let Some(user) = subject.user() {
+            self.subject_of(user)?;
+        }
+        self.audit(AdminAction::Note, Some(&subject), author);
+        Ok(())
+    }
+
     /// Reports an action, ahead of it: an operator whose request is canceled or whose store fails midway has acted
     /// all the same. What was lifted by it is reported afterwards.
     pub(super) fn audit(&self, action: AdminAction, subject: Option<&Repr>, author: &Author) {

@@ -63,6 +63,7 @@ mod subject;
 mod text;
 mod unblock;
 mod words;
+mod wrong_blocks;
 
 use std::{fmt, sync::Arc};
 

@@ -9,11 +9,12 @@ mod report;
 mod serde;
 mod token;
 
-use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{error::Error, fmt, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
 
 use crate::{
     LoginLimiter, Policy, ReserveError, Rule,
     access::AccessQuery,
+    event::names,
     limiter::{Access, Allowed},
     metrics::StoreCall,
     store::{Settlement, Standings, StoreError, StoreFuture},
@@ -29,7 +30,7 @@ pub use report::Report;
 #[cfg(feature = "admin")]
 pub(crate) use report::block_after;
 pub(crate) use report::{Scope, applying, refusal_of};
-pub use token::Token;
+pub use token::{ParseTokenError, Token};
 
 /// How an attempt to log in ended.
 ///
@@ -51,6 +52,37 @@ pub enum Outcome {
     /// Neither correct nor wrong: the request was malformed, or the server failed. Removes this attempt.
     NotAnAttempt,
 }
+
+impl Outcome {
+    /// The name in events and files: `success`, `failure`, `unknown_user`, `mfa_pending` or `not_an_attempt`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        names::outcome::name(self)
+    }
+}
+
+/// Reads the [name](Outcome::name).
+impl FromStr for Outcome {
+    type Err = ParseOutcomeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut all = names::outcome::ALL.iter().copied();
+        all.find(|outcome| outcome.name() == text)
+            .ok_or(ParseOutcomeError(()))
+    }
+}
+
+/// A text that is not the name of an [`Outcome`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseOutcomeError(());
+
+impl fmt::Display for ParseOutcomeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot read an outcome: write success, failure, unknown_user, mfa_pending or not_an_attempt")
+    }
+}
+
+impl Error for ParseOutcomeError {}
 
 /// An attempt that was admitted and is in flight.
 ///
@@ -216,6 +248,14 @@ impl Attempt {
 
     /// The token that identifies this attempt in the store.
     pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Leaves the attempt in flight, to be settled by [`LoginLimiter::resume`] with this token and the same caller,
+    /// by this process or another one. What is not settled becomes a failure when the lease ends.
+    #[must_use = "an attempt that is not settled becomes a failure"]
+    pub fn detach(self) -> Token {
+        self.limiter.metrics().no_longer_in_flight();
         self.token
     }
 

@@ -1,6 +1,7 @@
 //! The identifier of an attempt.
 
-use std::fmt;
+use std::{error::Error, fmt, str::FromStr};
+
 use uuid::Uuid;
 
 /// The identifier of an attempt: a UUID v4, the same in every counter that holds the attempt.
@@ -52,5 +53,50 @@ impl fmt::Display for Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({self})")
+    }
+}
+
+/// Reads a UUID in hexadecimal digits, with hyphens.
+impl FromStr for Token {
+    type Err = ParseTokenError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
+        let uuid = is_hyphenated.then(|| Uuid::try_parse(text).ok()).flatten();
+        uuid.map(|uuid| Self(*uuid.as_bytes()))
+            .ok_or(ParseTokenError(()))
+    }
+}
+
+/// A text that is not a [`Token`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseTokenError(());
+
+impl fmt::Display for ParseTokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot read the token of an attempt: it is a UUID, 36 characters with hyphens")
+    }
+}
+
+impl Error for ParseTokenError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_back() {
+        let token = Token::new();
+        assert_eq!(token.to_string().parse(), Ok(token));
+        let simple = token.to_string().replace('-', "");
+        for text in [
+            "",
+            "x",
+            &simple,
+            &format!("{{{token}}}"),
+            &format!("{token}0"),
+        ] {
+            assert_eq!(text.parse::<Token>(), Err(ParseTokenError(())), "{text}");
+        }
     }
 }

@@ -31,11 +31,7 @@ pub fn channel(capacity: usize) -> (ChannelObserver, EventReceiver) {
     // Tokio allocates the next power of two, and panics above half of the address space.
     let capacity = capacity.clamp(1, 1 << 20);
     let (sender, receiver) = broadcast::channel(capacity);
-    let receiver = EventReceiver {
-        receiver,
-        missed: 0,
-    };
-    (ChannelObserver(sender), receiver)
+    (ChannelObserver(sender), EventReceiver::new(receiver))
 }
 
 /// Hands events to its receivers. See [`channel`].
@@ -59,6 +55,13 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
+    pub(super) const fn new(receiver: broadcast::Receiver<Arc<Event>>) -> Self {
+        Self {
+            receiver,
+            missed: 0,
+        }
+    }
+
     /// The next event; `None` when the limiter that the observer was given to is gone. Can be canceled without
     /// losing an event.
     pub async fn recv(&mut self) -> Option<Arc<Event>> {
@@ -76,10 +79,7 @@ impl EventReceiver {
     /// A receiver of its own, for events from now on.
     #[must_use]
     pub fn subscribe(&self) -> Self {
-        Self {
-            receiver: self.receiver.resubscribe(),
-            missed: 0,
-        }
+        Self::new(self.receiver.resubscribe())
     }
 
     /// How many events this receiver has missed, because it was too slow.

@@ -24,6 +24,7 @@
 mod channel;
 mod display;
 pub(crate) mod escape;
+mod feed;
 #[cfg(feature = "serde")]
 mod json_lines;
 pub(crate) mod names;
@@ -53,6 +54,7 @@ use crate::{
 pub use self::tracing::TracingObserver;
 pub use channel::{ChannelObserver, EventReceiver, channel};
 pub use display::{SecretError, UserDisplay, UserHasher};
+pub use feed::Feed;
 #[cfg(feature = "serde")]
 pub use json_lines::JsonLines;
 pub use observe::{Observe, ObserverStatus};

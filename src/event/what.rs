@@ -224,6 +224,8 @@ pub enum AdminAction {
     Block,
     /// Removed known addresses of a user.
     Forget,
+    /// Wrote a note, which is the reason.
+    Note,
 }
 
 impl AdminAction {
@@ -235,6 +237,7 @@ impl AdminAction {
             Self::Forgive => "forgive",
             Self::Block => "block",
             Self::Forget => "forget",
+            Self::Note => "note",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! All of it is computed from [events](crate::event), live or recorded, without a clock and without I/O, in bounded
 //! memory that no flood of names or addresses exceeds. What several processes have found can be merged.
 
+mod activity;
 mod baseline;
 mod busiest;
 mod distinct;
@@ -14,6 +15,7 @@ mod tests;
 mod top;
 mod wrong_blocks;
 
+pub use activity::{Activity, Minute};
 pub use busiest::{Busiest, BusiestReport, Busy};
 pub use findings::Insight;
 pub use signals::Signals;

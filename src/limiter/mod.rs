@@ -243,14 +243,57 @@ impl LoginLimiter {
         &self,
         caller: impl Into<Caller<'a>>,
     ) -> AttemptFuture<Result<Attempt, ReserveError>> {
+        self.reserve_with_token(Token::new(), caller)
+    }
+
+    /// As [`reserve`](Self::reserve), with a token that was chosen before: reserving again with the same token, since
+    /// the reply was lost, is the same attempt.
+    ///
+    /// A token stands for one check of a password. It must be new and unguessable, never a value that clients choose
+    /// or that outlives the attempt: a token that is still counted is admitted again, also if its attempt has failed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reserve`](Self::reserve).
+    #[inline]
+    pub fn reserve_with_token<'a>(
+        &self,
+        token: Token,
+        caller: impl Into<Caller<'a>>,
+    ) -> AttemptFuture<Result<Attempt, ReserveError>> {
         let (caller, in_force) = (caller.into(), self.in_force());
-        let access = if in_force.access.is_empty() {
+        let access = self.access_of(&in_force, &caller);
+        let decided = self.decide_with(token, &in_force, caller, access, None, |error, _| error);
+        AttemptFuture::reserve(self, decided)
+    }
+
+    /// The attempt that was reserved with this token for this caller, here or by another process with the same store,
+    /// and then [detached](Attempt::detach): to settle it.
+    ///
+    /// It is settled under the policy that is in force now, and its [report](Attempt::report) is empty. With a token
+    /// that the store does not hold for this caller, no outcome changes a counter. One that has failed before is taken
+    /// back by every outcome but a failure: to report an outcome once is up to the caller.
+    pub fn resume<'a>(&self, token: Token, caller: impl Into<Caller<'a>>) -> Attempt {
+        let (caller, in_force) = (caller.into(), self.in_force());
+        let access = self.access_of(&in_force, &caller);
+        let policy = Arc::clone(in_force.policy(caller.address));
+        let caller = self.count(&policy, caller);
+        self.metrics().resumed();
+        if let Access::Allowed(allowed) = access {
+            Attempt::allowed(self, policy, token, caller, allowed, None)
+        } else {
+            Attempt::new(self, policy, token, caller, Standings::default(), None)
+        }
+    }
+
+    /// What the access rules make of a caller, as far as it is known without a request.
+    #[inline]
+    fn access_of(&self, in_force: &InForce, caller: &Caller<'_>) -> Access {
+        if in_force.access.is_empty() {
             Access::Limited
         } else {
-            self.access(&in_force, caller.access_query(), caller.user.as_deref())
-        };
-        let decided = self.decide(&in_force, caller, access, None, |error, _| error);
-        AttemptFuture::reserve(self, decided)
+            self.access(in_force, caller.access_query(), caller.user.as_deref())
+        }
     }
 
     /// What the access rules make of a request, whose user is as it was typed.
@@ -280,13 +323,26 @@ impl LoginLimiter {
         within: Option<Box<Within>>,
         reject: fn(ReserveError, Counted<'_>) -> E,
     ) -> MaybeReady<Result<Attempt, E>> {
+        let token = (within.as_ref()).map_or_else(Token::new, |outer| outer.token());
+        self.decide_with(token, in_force, caller, access, within, reject)
+    }
+
+    #[inline]
+    fn decide_with<E: Send + 'static>(
+        &self,
+        token: Token,
+        in_force: &InForce,
+        caller: Caller<'_>,
+        access: Access,
+        within: Option<Box<Within>>,
+        reject: fn(ReserveError, Counted<'_>) -> E,
+    ) -> MaybeReady<Result<Attempt, E>> {
         // One login is decided under one policy.
         let policy = match &within {
             Some(outer) => outer.policy(),
             None => in_force.policy(caller.address),
         };
         let caller = self.count(policy, caller);
-        let token = (within.as_ref()).map_or_else(Token::new, |outer| outer.token());
         // A layer further out has noted it.
         if within.is_none() {
             self.note_access(&caller, &access);

@@ -110,6 +110,11 @@ impl Metrics {
         });
     }
 
+    /// An attempt that was detached is settled in this process.
+    pub fn resumed(&self) {
+        record!(self.handles().in_flight.increment(1));
+    }
+
     /// An attempt that was admitted is no longer in flight.
     #[inline]
     pub fn no_longer_in_flight(&self) {

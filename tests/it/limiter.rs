@@ -509,3 +509,38 @@ async fn a_store_that_leaves_a_counter_out_admits_nothing_by_it() {
     assert_eq!(error.kind(), StoreErrorKind::Protocol);
     assert!(limiter.check((ip(HOME), "user")).await.is_err());
 }
+
+#[tokio::test]
+async fn an_attempt_is_reserved_once_and_settled_elsewhere() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        let caller = (ip(HOME), "User");
+        fail(&limiter, ip(HOME), "User", 2).await;
+        let token = Token::new();
+        for _ in 0..3 {
+            // The reply was lost, twice.
+            let attempt = limiter.reserve_with_token(token, caller).await.unwrap();
+            assert_eq!(attempt.detach(), token);
+        }
+        let pair = usage(&limiter, caller, Rule::USER_ADDRESS).await;
+        assert_eq!(pair, 3, "{name}");
+
+        let other = limiter.resume(Token::new(), caller);
+        other.settle(Outcome::Success).await.unwrap();
+        let other = limiter.resume(Token::new(), caller);
+        other.settle(Outcome::Failure).await.unwrap();
+        let pair = usage(&limiter, caller, Rule::USER_ADDRESS).await;
+        assert_eq!(
+            pair, 3,
+            "{name}: a token that is not in flight changes nothing"
+        );
+
+        let resumed = limiter.resume(token, caller);
+        assert_eq!((resumed.token(), resumed.user()), (token, Some("User")));
+        resumed.settle(Outcome::Success).await.unwrap();
+        for rule in [Rule::USER_ADDRESS, Rule::ADDRESS] {
+            assert_eq!(usage(&limiter, caller, rule).await, 0, "{name} {rule}");
+        }
+        limiter.all_settled().await.unwrap();
+    }
+}

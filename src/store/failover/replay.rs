@@ -160,6 +160,8 @@ impl<S: Remote> Failover<S> {
             }
             let failures = shared.replay.failures.load(Ordering::Relaxed) - before;
             if shared.breaker.is_open() || failures >= FLUSH_TRIES {
+                // A caller that tries again at once must not keep the replay from running, on a runtime of one thread.
+                tokio::task::yield_now().await;
                 let message = "Redis does not answer, and outcomes are pending in the journal";
                 return Err(StoreError::new(StoreErrorKind::Connection, message));
             }

@@ -13,7 +13,8 @@
 -- ARGV[4]  how long ago the attempt succeeded, in milliseconds: what failed since stays
 -- ARGV[5]  the spelling of the user, see counters.lua; empty: the normal form; '*': every spelling
 --
--- Reply: the tokens of the failed attempts that were taken out, for counters on another server.
+-- Reply: the tokens of the failed attempts that were taken out, for counters on another server. If blocks ended, a
+-- table behind them: the positions of their counters, from 0.
 
 -- Locals, since a global is looked up by name at each use.
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
@@ -87,10 +88,15 @@ if every_spelling then
   end
 end
 
+local lifted = {}
 for i, l in ipairs(limits) do
   local key = KEYS[i]
   local left = remove(key, with_spelling(tokens, suffix(ARGV[5], i))) + remove(key, others[i] or {})
   if left > 0 then let_expire(key, l) end
-  if was_blocked[i] and not is_blocked(key, l) then publish(key) end
+  if was_blocked[i] and not is_blocked(key, l) then
+    publish(key)
+    lifted[#lifted + 1] = i - 1
+  end
 end
+if #lifted > 0 then removed[#removed + 1] = lifted end
 return removed

@@ -8,7 +8,7 @@
 --
 -- Reply: in how many counters the attempt was in flight (fail), or was at all (take back). If a failure began
 -- blocks, a table: this number and, for each of them, the position of the counter, from 0, and its usage, limit,
--- reset and rate as in reserve.lua.
+-- reset and rate as in reserve.lua. If blocks ended, a table: this number and the positions of their counters.
 
 -- Locals, since a global is looked up by name at each use.
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
@@ -81,7 +81,10 @@ for i, l in ipairs(limits) do
   else
     local was_blocked = is_blocked(key, l)
     did = remove(key, with_spelling(tokens, suffix(ARGV[4], i)))
-    if was_blocked and did > 0 and not is_blocked(key, l) then publish(key) end
+    if was_blocked and did > 0 and not is_blocked(key, l) then
+      publish(key)
+      reply[#reply + 1] = i - 1
+    end
   end
   if did > 0 then
     changed = changed + 1

@@ -52,6 +52,7 @@ impl Admin {
         };
         let in_force = self.limiter.in_force();
         in_force.rule_metrics.block_lifted(&block.rule, &by);
+        self.limiter.count_blocks_soon();
         self.limiter.emit(|| {
             let what = What::BlockLifted {
                 rule: block.rule.clone(),

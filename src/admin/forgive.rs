@@ -99,7 +99,7 @@ impl Admin {
             let counters = self.counters_at(ips, &forgive.user, &listed);
             let before = self.read(&counters).await?;
             let (user, every_spelling) = (&forgive.user, forgive.every_spelling);
-            self.limiter.forgive(user, ips, every_spelling).await?;
+            (self.limiter.forgive(user, ips, every_spelling, None)).await?;
             let after = self.read(&counters).await?;
             let changes = counters.iter().zip(before.iter().zip(&after));
             let ended = changes.filter_map(|(counter, (before, after))| {

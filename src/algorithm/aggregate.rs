@@ -44,9 +44,9 @@ pub(super) trait Aggregation {
 
 /// Failures that are no longer kept one by one, and the newest block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Aggregate<S> {
-    pub(super) sum: S,
-    pub(super) block: Option<LastBlock>,
+pub(crate) struct Aggregate<S> {
+    pub(crate) sum: S,
+    pub(crate) block: Option<LastBlock>,
 }
 
 impl<S> Aggregate<S> {

@@ -101,7 +101,7 @@ impl Block {
 
 /// The newest block of a counter: its number in a row of blocks, from 1, and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LastBlock {
-    pub(super) nth: u32,
-    pub(super) began: Millis,
+pub(crate) struct LastBlock {
+    pub(crate) nth: u32,
+    pub(crate) began: Millis,
 }

@@ -33,7 +33,7 @@ pub struct Effect {
 /// What a counter keeps of attempts that are no longer kept one by one. The summary of one algorithm is
 /// ignored by the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Summary {
+pub(crate) enum Summary {
     Window(LastBlock),
     Bucket(Aggregate<Missing>),
     Counts(Aggregate<Counts>),
@@ -87,6 +87,12 @@ impl Counter {
         limit.algorithm == Algorithm::SlidingWindow
             && self.attempts.summary().is_none()
             && self.attempts.len() < limit.attempts as usize
+    }
+
+    /// Whether the counter is blocked at `now`.
+    #[inline]
+    pub(crate) fn is_blocked(&self, limit: &Limit, now: Millis) -> bool {
+        !self.is_sparse(limit) && self.judge(limit, now).standing.is_blocked()
     }
 
     fn judge(&self, limit: &Limit, now: Millis) -> Judgement {
@@ -181,7 +187,7 @@ impl Counter {
         at: Millis,
         now: Millis,
     ) -> Effect {
-        let was_blocked = self.standing(limit, now).is_blocked();
+        let was_blocked = self.is_blocked(limit, now);
         let changed = self.attempts.fail(token, spelling, at);
         if changed {
             self.fold(limit, now);

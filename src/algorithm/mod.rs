@@ -4,17 +4,17 @@
 //! runs this code; the Lua scripts implement the same algorithms in Redis, and a model test holds both to the
 //! same decisions.
 
-mod aggregate;
+pub(crate) mod aggregate;
 pub(crate) mod attempts;
 mod backoff;
-mod block;
+pub(crate) mod block;
 pub(crate) mod counter;
 pub(crate) mod limit;
-mod sliding_counter;
+pub(crate) mod sliding_counter;
 mod sliding_window;
 #[cfg(feature = "memory")]
 pub(crate) mod summary;
-mod token_bucket;
+pub(crate) mod token_bucket;
 
 use crate::Period;
 

@@ -46,10 +46,10 @@ impl SlidingCounter {
 
 /// How many attempts failed in the window that begins at `start`, and in the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) start: Millis,
-    pub(super) previous: u64,
-    pub(super) current: u64,
+pub(crate) struct Counts {
+    pub(crate) start: Millis,
+    pub(crate) previous: u64,
+    pub(crate) current: u64,
 }
 
 impl Aggregation for SlidingCounter {

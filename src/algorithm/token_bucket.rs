@@ -39,10 +39,10 @@ impl TokenBucket {
 /// What was missing from a bucket at a time: `tokens`, less `less` parts of one. In tokens and not in parts
 /// alone, so that it keeps its meaning when a policy changes its numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Missing {
-    pub(super) tokens: u64,
-    pub(super) less: u64,
-    pub(super) at: Millis,
+pub(crate) struct Missing {
+    pub(crate) tokens: u64,
+    pub(crate) less: u64,
+    pub(crate) at: Millis,
 }
 
 impl Aggregation for TokenBucket {

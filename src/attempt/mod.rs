@@ -14,7 +14,7 @@ use std::{error::Error, fmt, net::IpAddr, str::FromStr, sync::Arc, time::Duratio
 use crate::{
     LoginLimiter, Policy, ReserveError, Rule,
     access::AccessQuery,
-    event::names,
+    event::{LiftedBy, names},
     limiter::{Access, Allowed},
     metrics::StoreCall,
     store::{Settlement, Standings, StoreError, StoreFuture},
@@ -564,9 +564,9 @@ impl Attempt {
         let (policy, store) = (self.report.policy(), limiter.store());
         // Without a name it may be any account's, so its success takes back nothing but itself.
         if outcome == Outcome::Success && !self.is_nameless() {
-            let cleaned_up = limiter.clean_up(policy, caller, &[*token], |mains| {
-                Settlement::Succeeded { mains }
-            });
+            let succeeded = |mains| Settlement::Succeeded { mains };
+            let by = Some(LiftedBy::Success);
+            let cleaned_up = limiter.clean_up(policy, caller, &[*token], succeeded, by);
             let (Some(keep), Some(user)) = (policy.known_addresses(), &caller.user) else {
                 return cleaned_up;
             };

@@ -255,6 +255,14 @@ mod tests {
                 r#""event":"block_lifted","rule":"user-address","counter":"192.0.2.1","by":"time""#,
             ),
             (
+                lifted(LiftedBy::Success),
+                r#""event":"block_lifted","rule":"user-address","counter":"192.0.2.1","by":"success""#,
+            ),
+            (
+                lifted(LiftedBy::App),
+                r#""event":"block_lifted","rule":"user-address","counter":"192.0.2.1","by":"app""#,
+            ),
+            (
                 lifted(operator),
                 r#""event":"block_lifted","rule":"user-address","counter":"192.0.2.1","by":"operator","author":"bob","reason":"phoned""#,
             ),

@@ -206,12 +206,13 @@ impl TracingObserver {
             }
             What::BlockLifted { rule, counter, by } => {
                 let (rule, counter) = (escaped(rule), escaped(counter));
-                let (by, author, reason) = match by {
-                    LiftedBy::Time => ("time", None, None),
+                let (author, reason) = match by {
                     LiftedBy::Operator { author, reason } => {
-                        ("operator", Some(escaped(author)), Some(escaped(reason)))
+                        (Some(escaped(author)), Some(escaped(reason)))
                     }
+                    _ => (None, None),
                 };
+                let by = by.name();
                 log!(
                     info,
                     event,

@@ -201,6 +201,11 @@ pub struct CountedAttempt {
 pub enum LiftedBy {
     /// It was over. Reported by the process that reported its beginning, for up to 16,384 blocks at a time.
     Time,
+    /// A login succeeded that was under way when the block began, and took the user's failures back.
+    Success,
+    /// The app lifted it, through [`LoginLimiter::unblock`](crate::LoginLimiter::unblock) or
+    /// [`cleanup`](crate::LoginLimiter::cleanup).
+    App,
     /// An operator lifted it.
     Operator {
         /// Who.
@@ -208,6 +213,19 @@ pub enum LiftedBy {
         /// Why.
         reason: Box<str>,
     },
+}
+
+impl LiftedBy {
+    /// The name in JSON, as in `time`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Success => "success",
+            Self::App => "app",
+            Self::Operator { .. } => "operator",
+        }
+    }
 }
 
 /// What an operator did.

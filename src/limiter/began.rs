@@ -180,6 +180,7 @@ impl Began {
     async fn report(self) {
         #[cfg(feature = "admin")]
         let noted = self.note().await;
+        self.limiter.count_blocks_soon();
         if let Some(mut event) = self.event.clone() {
             let counters = [(&self.counter, &self.limit)];
             // Without its attempts if they can't be read: that it began is what matters.

@@ -1,4 +1,5 @@
-//! Blocks that end by time: reported by the process that reported their beginning.
+//! Blocks that end: by time, reported by the process that reported their beginning, or because failures were taken
+//! back, reported by the process that did it.
 
 use std::{
     sync::{
@@ -12,9 +13,10 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::LoginLimiter;
 use crate::{
-    AttemptId, Limit,
+    AttemptId, Limit, Policy,
+    attempt::Counted,
     event::{Event, LiftedBy, What},
-    store::CounterName,
+    store::{CounterName, Key, Settled, Slot},
 };
 
 /// How many blocks of a process are waited for. The end of others is not reported; events tell when it is, as they
@@ -47,6 +49,43 @@ impl Drop for Watching {
 }
 
 impl LoginLimiter {
+    /// Reports the blocks of this caller that ended because failures were taken out of the counters of these slots.
+    #[inline]
+    pub(super) fn note_lifted(
+        &self,
+        policy: &Policy,
+        caller: &Counted<'_>,
+        settled: &Settled,
+        slots: &[Slot<'_>],
+        by: LiftedBy,
+    ) {
+        let lifted = settled.lifted.iter();
+        for slot in lifted.filter_map(|position| slots.get(*position)) {
+            self.block_lifted(policy, caller, &slot.key, by.clone());
+        }
+    }
+
+    #[cold]
+    fn block_lifted(&self, policy: &Policy, caller: &Counted<'_>, key: &Key<'_>, by: LiftedBy) {
+        let rule = policy.rule(key.kind());
+        let Some(rule) = rule.filter(|rule| !rule.is_shadow()) else {
+            return;
+        };
+        let in_force = self.in_force();
+        in_force.rule_metrics.block_lifted(rule.name(), &by);
+        self.count_blocks_soon();
+        self.emit(|| {
+            let ledger = self.store().ledger();
+            let counter = ledger.map(|ledger| ledger.name(key).as_str().into());
+            let what = What::BlockLifted {
+                rule: rule.shared_name(),
+                counter: counter.unwrap_or_default(),
+                by,
+            };
+            self.event(what, caller)
+        });
+    }
+
     /// Reports the end of a block when it comes by time. To be called within a Tokio runtime, or not at all.
     pub(super) fn watch(&self, lasts: Duration, lifting: Lifting) {
         let Ok(runtime) = Handle::try_current() else {
@@ -89,6 +128,7 @@ impl Lifting {
             .in_force()
             .rule_metrics
             .block_lifted(&self.rule, &by);
+        limiter.count_blocks_soon();
         limiter.emit(|| {
             let mut event = Event::new(What::BlockLifted {
                 rule: self.rule,

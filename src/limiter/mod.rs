@@ -1,13 +1,14 @@
 //! The limiter, independent of HTTP.
 
 mod began;
+mod block_gauge;
 mod in_force;
 mod lifted;
 mod newest;
 mod telemetry;
 
 pub(crate) use self::newest::Newest;
-use self::{lifted::Watched, telemetry::Telemetry};
+use self::{block_gauge::IsDue, lifted::Watched, telemetry::Telemetry};
 #[cfg(feature = "admin")]
 pub(crate) use in_force::Canary;
 pub(crate) use in_force::{Access, Allowed, InForce};
@@ -33,6 +34,7 @@ use crate::{
     Report, Rule, Token,
     access::{AccessDenied, AccessQuery, AccessRules},
     attempt::{Counted, InFlight, Slots, Tracker, User, Within, refusal_of},
+    event::LiftedBy,
     metrics::StoreCall,
     normalize,
     store::{Settlement, Standings, Store, StoreError, StoreFuture},
@@ -81,6 +83,7 @@ pub(crate) struct Shared {
     normalize: Option<Normalizer>,
     telemetry: Telemetry,
     watched: Watched,
+    is_count_due: IsDue,
     tracker: Tracker,
     /// Whether a layer with this limiter is for second factors, or the policy has no rule for them.
     guards_second_factor: Arc<AtomicBool>,
@@ -114,6 +117,7 @@ impl LoginLimiter {
                 normalize: None,
                 telemetry: Telemetry::default(),
                 watched: Watched::default(),
+                is_count_due: IsDue::default(),
                 tracker: Tracker::default(),
                 guards_second_factor: Arc::new(AtomicBool::new(is_unlimited)),
             }),
@@ -492,15 +496,18 @@ impl LoginLimiter {
         addresses: impl IntoIterator<Item = IpAddr>,
     ) -> Result<(), StoreError> {
         let addresses: Vec<_> = addresses.into_iter().collect();
-        self.forgive(user, &addresses, false).await
+        self.forgive(user, &addresses, false, Some(LiftedBy::App))
+            .await
     }
 
-    /// As [`cleanup`](Self::cleanup), for the failures of every spelling if that is wanted.
+    /// As [`cleanup`](Self::cleanup), for the failures of every spelling if that is wanted. The blocks that end are
+    /// reported, unless the caller does it.
     pub(crate) async fn forgive(
         &self,
         user: &str,
         addresses: &[IpAddr],
         every_spelling: bool,
+        by: Option<LiftedBy>,
     ) -> Result<(), StoreError> {
         let settlement = |mains| {
             if every_spelling {
@@ -515,7 +522,7 @@ impl LoginLimiter {
                 let in_force = self.in_force();
                 let policy = in_force.policy(*address);
                 let caller = self.count(policy, (*address, user).into());
-                self.clean_up(policy, &caller, &[], settlement)
+                self.clean_up(policy, &caller, &[], settlement, by.clone())
             });
             StoreFuture::all(calls.collect()).await?;
         }
@@ -539,7 +546,7 @@ impl LoginLimiter {
         let policy = in_force.policy(caller.address);
         let caller = self.count(policy, caller);
         let has_user = caller.user.is_some();
-        self.clear(policy, &caller, |rule| {
+        self.clear(policy, &caller, move |rule| {
             let is_own = rule.counts_by_user() || rule.network().is_none();
             rule.counts_by_address() && rule.counts_by_user() == has_user && is_own
         })
@@ -570,14 +577,22 @@ impl LoginLimiter {
     /// Removes all failures from the counters of a caller under these rules.
     fn clear(
         &self,
-        policy: &Policy,
+        policy: &Arc<Policy>,
         caller: &Counted<'_>,
-        rules: impl Fn(&Rule) -> bool,
+        rules: impl Fn(&Rule) -> bool + Send + 'static,
     ) -> StoreFuture<()> {
         let mut slots = Slots::new();
-        caller.push_slots(policy, rules, &mut slots);
+        caller.push_slots(policy, &rules, &mut slots);
         let all = Settlement::Cleared { mains: slots.len() };
-        (self.store().settle(&[], all, &slots, Duration::ZERO)).map_ok(drop)
+        let cleared = self.store().settle(&[], all, &slots, Duration::ZERO);
+        drop(slots);
+        let (limiter, policy) = (self.clone(), Arc::clone(policy));
+        let caller = caller.clone().into_owned();
+        cleared.map_ok(move |settled| {
+            let mut slots = Slots::new();
+            caller.push_slots(&policy, rules, &mut slots);
+            limiter.note_lifted(&policy, &caller, &settled, &slots, LiftedBy::App);
+        })
     }
 
     /// Adds an address to those that the user, spelled like this, has logged in from. A success does so by
@@ -663,16 +678,37 @@ impl LoginLimiter {
     #[inline]
     pub(crate) fn clean_up(
         &self,
-        policy: &Policy,
+        policy: &Arc<Policy>,
         caller: &Counted<'_>,
         tokens: &[Token],
         settlement: impl Fn(usize) -> Settlement,
+        by: Option<LiftedBy>,
     ) -> StoreFuture<()> {
         let mut slots = Slots::new();
         let settlement = settlement(caller.push_mains_and_others(policy, &mut slots));
         let store = self.store();
         let settled = store.settle(tokens, settlement, &slots, Duration::ZERO);
-        self.measured(StoreCall::Settle, settled).map_ok(drop)
+        let settled = self.measured(StoreCall::Settle, settled);
+        let Some(by) = by else {
+            return settled.map_ok(drop);
+        };
+        match settled.at_once() {
+            Ok(settled) => StoreFuture::ready(settled.map(|settled| {
+                self.note_lifted(policy, caller, &settled, &slots, by);
+            })),
+            Err(settled) => {
+                drop(slots);
+                let (limiter, policy) = (self.clone(), Arc::clone(policy));
+                let caller = caller.clone().into_owned();
+                settled.map_ok(move |settled| {
+                    if !settled.lifted.is_empty() {
+                        let mut slots = Slots::new();
+                        caller.push_mains_and_others(&policy, &mut slots);
+                        limiter.note_lifted(&policy, &caller, &settled, &slots, by);
+                    }
+                })
+            }
+        }
     }
 
     #[inline]
@@ -704,6 +740,7 @@ impl Clone for Shared {
             normalize: self.normalize.clone(),
             telemetry: self.telemetry.clone(),
             watched: Arc::clone(&self.watched),
+            is_count_due: Arc::clone(&self.is_count_due),
             tracker: self.tracker.clone(),
             guards_second_factor: Arc::clone(&self.guards_second_factor),
         }

@@ -10,7 +10,7 @@ use crate::{
     event::{Event, EventUser, Observe, ObserverStatus, UserDisplay, What, observers::Observers},
     insight::Insight,
     metrics::{Metrics, StoreCall},
-    store::{StoreChange, StoreFuture},
+    store::{StoreChange, StoreFuture, StoreStatus},
 };
 
 /// Where events and metrics go.
@@ -132,17 +132,30 @@ impl LoginLimiter {
             return future;
         }
         match future.at_once() {
-            Ok(result) => StoreFuture::ready(result.inspect_err(|error| {
-                self.metrics().store_error(error.kind());
-            })),
+            Ok(result) => {
+                self.measure_status();
+                StoreFuture::ready(result.inspect_err(|error| {
+                    self.metrics().store_error(error.kind());
+                }))
+            }
             Err(future) => {
                 let (limiter, call) = (self.clone(), self.metrics().call(call));
                 StoreFuture::pending(async move {
                     let result = future.await;
                     limiter.metrics().called(call);
+                    limiter.measure_status();
                     result.inspect_err(|error| limiter.metrics().store_error(error.kind()))
                 })
             }
+        }
+    }
+
+    /// Measures how a store gets on that keeps its counters elsewhere: with each call, since a limiter need not have
+    /// a task for it.
+    fn measure_status(&self) {
+        let status = self.store().status();
+        if status != StoreStatus::default() {
+            self.metrics().set_store_status(status);
         }
     }
 

@@ -10,7 +10,12 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::Ruleset;
-use crate::{LoginLimiter, PolicyError, admin::AdminError, events};
+use crate::{
+    LoginLimiter, PolicyError,
+    admin::AdminError,
+    event::{Event, What},
+    events,
+};
 
 /// How often the file is looked at. Not by notifications of the system, which network file systems and mounted
 /// configuration maps do not send.
@@ -46,7 +51,7 @@ impl LoginLimiter {
         let runtime = Handle::try_current()
             .map_err(|_| invalid("is followed within a Tokio runtime only".to_owned()))?;
         let mut applied = Stamp::of(&path).map_err(|error| invalid(error.to_string()))?;
-        put(&self, &path, &parse).map_err(invalid)?;
+        let _in_force = put(&self, &path, &parse).map_err(invalid)?;
         let (limiter, parse) = (self.downgrade(), Arc::new(parse));
         let blocking = runtime.clone();
         let follow = async move {
@@ -60,8 +65,12 @@ impl LoginLimiter {
                     let limiter = newest.upgrade()?;
                     let stamp = Stamp::of(&file).unwrap_or(before.clone());
                     let is_settled = stamp == before && stamp != last;
-                    if is_settled && let Err(error) = put(&limiter, &file, &*parse) {
-                        events::unreadable_file(&file, &error);
+                    if is_settled {
+                        let before = Ruleset::of(&limiter.in_force());
+                        match put(&limiter, &file, &*parse) {
+                            Ok(after) => limiter.emit(|| changed(&file, &before, &after)),
+                            Err(error) => events::unreadable_file(&file, &error),
+                        }
                     }
                     Some((stamp, is_settled))
                 };
@@ -83,11 +92,24 @@ fn put<E: std::fmt::Display>(
     limiter: &LoginLimiter,
     path: &Path,
     parse: &impl Fn(&str) -> Result<Ruleset, E>,
-) -> Result<(), String> {
+) -> Result<Ruleset, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let ruleset = parse(&text).map_err(|error| error.to_string())?;
     let put = limiter.put_in_force(0, &ruleset, None);
-    put.map_err(|error: PolicyError| error.to_string())
+    put.map_err(|error: PolicyError| error.to_string())?;
+    Ok(ruleset)
+}
+
+/// The event of a change, which has no version and no other author than the file.
+fn changed(path: &Path, before: &Ruleset, after: &Ruleset) -> Event {
+    let changes = before.differences(after).into_iter();
+    Event::new(What::DocumentChanged {
+        author: "file".into(),
+        reason: path.display().to_string().into(),
+        from: 0,
+        to: 0,
+        changes: changes.map(String::into_boxed_str).collect(),
+    })
 }
 
 /// What tells one state of a file from another: editors replace it, configuration maps change a link.

@@ -209,16 +209,7 @@ impl Follower {
             .ledger
             .report_instance(&self.id, &text, REPORTED_FOR)
             .await;
-        let policy = limiter.policy();
-        let rules: Vec<_> = policy.rules().iter().map(crate::Rule::name).collect();
-        if crate::metrics::Metrics::IS_ENABLED
-            && let Ok(counts) = self.ledger.block_counts(&rules).await
-        {
-            let in_force = limiter.in_force();
-            for (rule, count) in rules.into_iter().zip(counts) {
-                in_force.rule_metrics.set_in_force(rule, count);
-            }
-        }
+        limiter.count_blocks(&*self.ledger).await;
     }
 }
 

@@ -34,7 +34,7 @@ macro_rules! record {
 }
 
 #[cfg(feature = "metrics")]
-const LIFTED_BY: [&str; 2] = ["time", "operator"];
+const LIFTED_BY: [&str; 4] = ["time", "success", "app", "operator"];
 #[cfg(feature = "metrics")]
 const SIGNALS: [&str; 3] = ["many_users", "many_addresses", "failure_rate"];
 
@@ -257,11 +257,8 @@ impl RuleMetrics {
     #[inline]
     pub fn block_lifted(&self, rule: &str, by: &LiftedBy) {
         record!(if let Some(rule) = self.rule(rule) {
-            let position = match by {
-                LiftedBy::Time => 0,
-                LiftedBy::Operator { .. } => 1,
-            };
-            rule.blocks_lifted[position].increment(1);
+            let position = LIFTED_BY.iter().position(|name| *name == by.name());
+            rule.blocks_lifted[position.unwrap_or_default()].increment(1);
         });
     }
 

@@ -247,6 +247,8 @@ pub struct Settled {
     /// The blocks that a failure began: the position of the slot, and how its counter stands. A store reports
     /// each block once; a failure that is settled again, since its reply was lost, reports its block again.
     pub began: Vec<(usize, Standing)>,
+    /// The blocks that ended because attempts were taken out: the positions of the slots, in any order.
+    pub lifted: Vec<usize>,
 }
 
 impl Settled {
@@ -256,6 +258,7 @@ impl Settled {
         Self {
             changed,
             began: Vec::new(),
+            lifted: Vec::new(),
         }
     }
 
@@ -263,6 +266,13 @@ impl Settled {
     #[must_use]
     pub fn with_began(mut self, began: Vec<(usize, Standing)>) -> Self {
         self.began = began;
+        self
+    }
+
+    /// The same with blocks that ended.
+    #[must_use]
+    pub fn with_lifted(mut self, lifted: Vec<usize>) -> Self {
+        self.lifted = lifted;
         self
     }
 }

@@ -22,7 +22,7 @@ use tower_login_rate_limit::{
 };
 
 use crate::support::{
-    CLIENT, Fault, Proxy, RedisServer, START, attempt, eventually, fail, ip, refused,
+    BothStores, CLIENT, Fault, Proxy, RedisServer, START, attempt, eventually, fail, ip, refused,
 };
 
 #[derive(Clone, Default)]
@@ -45,6 +45,14 @@ impl Seen {
 
     fn named(&self, name: &str) -> usize {
         self.count(|event| event.what.name() == name)
+    }
+
+    fn lifted(&self, user: &str, wanted: &str) -> usize {
+        self.count(|event| {
+            let of = event.user.as_ref().and_then(|user| user.identified());
+            let by = matches!(&event.what, What::BlockLifted { by, .. } if by.name() == wanted);
+            by && of == Some(user)
+        })
     }
 
     fn settled(&self, wanted: Outcome) -> usize {
@@ -292,7 +300,7 @@ async fn insight_finds_attacks_wrong_blocks_and_the_busiest() {
     assert_eq!(seen.named("signal"), 1);
 }
 
-/// A block that ends by time is reported; one that an operator has lifted ends no second time.
+/// A block that ends by time is reported; one that the app has lifted ends no second time.
 #[tokio::test]
 async fn a_block_that_is_over_is_reported_once_whatever_ended_it() {
     let seen = Seen::default();
@@ -304,12 +312,33 @@ async fn a_block_that_is_over_is_reported_once_whatever_ended_it() {
     fail(&limiter, ip(CLIENT), "over", 2).await;
     fail(&limiter, ip(CLIENT), "lifted", 2).await;
     limiter.unblock((ip(CLIENT), "lifted")).await.unwrap();
-    eventually(|| seen.named("block_lifted") > 0).await;
+    eventually(|| seen.named("block_lifted") > 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(seen.named("block_began"), 2);
-    let lifted = seen.count(|event| {
-        let user = event.user.as_ref().and_then(|user| user.identified());
-        event.what.name() == "block_lifted" && user == Some("over")
-    });
-    assert_eq!((lifted, seen.named("block_lifted")), (1, 1));
+    assert_eq!(seen.lifted("over", "time"), 1);
+    assert_eq!(seen.lifted("lifted", "app"), 1);
+    assert_eq!(seen.named("block_lifted"), 2);
+}
+
+/// A slow login counts as a failure when its lease ends, which begins a block, and succeeds after all.
+#[tokio::test]
+async fn a_block_that_a_success_ends_is_reported_once() {
+    let both = BothStores::start().await;
+    for (name, limiter) in both.limiters(&Policy::default()) {
+        let seen = Seen::default();
+        let limiter = limiter.with_observer(seen.observer());
+        let caller = (ip(CLIENT), "owner");
+        fail(&limiter, ip(CLIENT), "owner", 4).await;
+        let owner = limiter.reserve(caller).await.unwrap();
+        let over = limiter.resume(owner.token(), caller);
+        over.settle(Outcome::Failure).await.unwrap();
+        limiter.all_settled().await.unwrap();
+        let began = (seen.named("block_began"), seen.named("block_lifted"));
+        assert_eq!(began, (1, 0), "{name}");
+
+        owner.settle(Outcome::Success).await.unwrap();
+        limiter.all_settled().await.unwrap();
+        let lifted = (seen.lifted("owner", "success"), seen.named("block_lifted"));
+        assert_eq!(lifted, (1, 1), "{name}");
+    }
 }

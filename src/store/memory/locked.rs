@@ -303,18 +303,46 @@ impl Locked<'_> {
         mains: usize,
         ago: Millis,
         every_spelling: bool,
-    ) -> usize {
+    ) -> Settled {
         let mains = mains.min(slots.len());
         let mut tokens: SmallVec<[_; 8]> = own.iter().copied().collect();
-        let cleaned = self.change(&slots[..mains], |_, slot, counter, now| {
+        let mut cleaned = self.take_out(&slots[..mains], |slot, counter, now| {
             let upto = now.saturating_sub(ago);
             let spelling = (!every_spelling).then(|| slot.spelling_hash());
             counter.clean_up_into(own, spelling, upto, &mut tokens);
             true
         });
         // What left the only main one has left it altogether.
-        let others = &slots[usize::from(mains == 1)..];
-        cleaned + self.change(others, |_, _, counter, _| counter.cancel_all(&tokens) > 0)
+        let first = usize::from(mains == 1);
+        let others = self.cancel(&tokens, &slots[first..]);
+        cleaned.changed += others.changed;
+        let lifted = others.lifted.into_iter().map(|i| first + i);
+        cleaned.lifted.extend(lifted);
+        cleaned
+    }
+
+    /// Takes attempts back.
+    pub(super) fn cancel(&mut self, tokens: &[Token], slots: &[Slot<'_>]) -> Settled {
+        self.take_out(slots, |_, counter, _| counter.cancel_all(tokens) > 0)
+    }
+
+    /// Applies `change`, which takes attempts out, to each counter that is present.
+    #[inline]
+    fn take_out(
+        &mut self,
+        slots: &[Slot<'_>],
+        mut change: impl FnMut(&Slot<'_>, &mut Counter, Millis) -> bool,
+    ) -> Settled {
+        let mut lifted = Vec::new();
+        let changed = self.change(slots, |i, slot, counter, now| {
+            let was_blocked = counter.is_blocked(slot.limit, now);
+            let is_changed = change(slot, counter, now);
+            if was_blocked && !counter.is_blocked(slot.limit, now) {
+                lifted.push(i);
+            }
+            is_changed
+        });
+        Settled::changed(changed).with_lifted(lifted)
     }
 
     /// After a refusal, aggregates what need not be kept one by one, and keeps what is blocked for as long

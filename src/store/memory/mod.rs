@@ -305,13 +305,9 @@ impl Store for MemoryStore {
         ago: Duration,
     ) -> StoreFuture<Settled> {
         let ago = to_millis(ago);
-        let changed = match (settlement, tokens) {
-            (Settlement::Failed, [token, ..]) => {
-                return StoreFuture::ready(Ok(self.lock(slots).fail(*token, slots, ago)));
-            }
-            (Settlement::Canceled, _) => {
-                (self.lock(slots)).change(slots, |_, _, counter, _| counter.cancel_all(tokens) > 0)
-            }
+        let settled = match (settlement, tokens) {
+            (Settlement::Failed, [token, ..]) => self.lock(slots).fail(*token, slots, ago),
+            (Settlement::Canceled, _) => self.lock(slots).cancel(tokens, slots),
             (Settlement::Succeeded { mains }, [_, ..]) => {
                 self.lock(slots).clean_up(tokens, slots, mains, ago, false)
             }
@@ -325,9 +321,11 @@ impl Store for MemoryStore {
                 let record = || self.lock(slots).record(*token, slots, ago);
                 return StoreFuture::ready(self.with_room(record));
             }
-            (Settlement::Failed | Settlement::Recorded | Settlement::Succeeded { .. }, []) => 0,
+            (Settlement::Failed | Settlement::Recorded | Settlement::Succeeded { .. }, []) => {
+                Settled::default()
+            }
         };
-        StoreFuture::ready(Ok(Settled::changed(changed)))
+        StoreFuture::ready(Ok(settled))
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {

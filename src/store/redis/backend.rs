@@ -235,11 +235,17 @@ impl Backend {
     }
 
     /// Takes attempts back, by the deadline or later.
-    pub(super) async fn cancel(&self, tokens: &[Token], counters: &Counters, deadline: Instant) {
+    pub(super) async fn cancel(
+        &self,
+        tokens: &[Token],
+        counters: &Counters,
+        deadline: Instant,
+    ) -> Settled {
         let canceled = self.settle_by_slot(tokens, Settlement::Canceled, counters, 0, deadline);
-        if canceled.await.is_err() {
+        canceled.await.unwrap_or_else(|_| {
             self.cancel_later(tokens, counters);
-        }
+            Settled::default()
+        })
     }
 
     pub(super) fn call(
@@ -252,7 +258,8 @@ impl Backend {
         counters.settle(&self.shared.programs, tokens, settlement, ago, self.now())
     }
 
-    /// Cleans up counters that share a slot. Returns the failures that were removed.
+    /// Cleans up counters that share a slot. Returns the failures that were removed, and the positions of the
+    /// counters whose blocks ended.
     pub(super) async fn clean_up_slot(
         &self,
         tokens: &[Token],
@@ -260,10 +267,10 @@ impl Backend {
         counters: &Counters,
         ago: Millis,
         deadline: Instant,
-    ) -> Result<Vec<Token>, Failure> {
+    ) -> Result<(Vec<Token>, Vec<usize>), Failure> {
         let call = self.call(counters, tokens, settlement, ago);
         let reply = self.run(call, deadline).await?;
-        Ok(reply::tokens(&reply)?)
+        Ok(reply::cleaned_up(&reply, counters.len())?)
     }
 
     /// Remembers an address, or only lists those that are known.
@@ -339,7 +346,8 @@ impl Store for Backend {
             match settlement.mains() {
                 Some(_) => {
                     let cleaned = backend.clean_up(&tokens, settlement, &counters, ago, deadline);
-                    cleaned.await.map(|()| Settled::changed(counters.len()))
+                    let lifted = cleaned.await?;
+                    Ok(Settled::changed(counters.len()).with_lifted(lifted))
                 }
                 None => {
                     let settled =

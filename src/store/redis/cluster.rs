@@ -119,7 +119,7 @@ impl Backend {
         let send = async |counters: &Counters| -> Result<Settled, Failure> {
             let call = self.call(counters, tokens, settlement, ago);
             let reply = self.run(call, deadline).await?;
-            Ok(reply::settled(&reply, counters.len())?)
+            Ok(reply::settled(&reply, counters.len(), settlement)?)
         };
         if !self.is_divided(counters) {
             let reply = send(counters).await;
@@ -132,18 +132,24 @@ impl Backend {
             let reply = send(&group.counters).await;
             let reply = reply.map_err(|failure| failure.error);
             settled = settled.and_then(|mut all| {
-                let Settled { changed, began } = reply?;
+                let Settled {
+                    changed,
+                    began,
+                    lifted,
+                } = reply?;
                 all.changed += changed;
                 let began = began.into_iter();
                 all.began
                     .extend(began.map(|(i, standing)| (group.positions[i], standing)));
+                let lifted = lifted.into_iter().map(|i| group.positions[i]);
+                all.lifted.extend(lifted);
                 Ok(all)
             });
         }
         settled
     }
 
-    /// Cleans up the main counters.
+    /// Cleans up the main counters. Returns the positions of the counters whose blocks ended.
     pub(super) async fn clean_up(
         &self,
         tokens: &[Token],
@@ -151,7 +157,7 @@ impl Backend {
         counters: &Counters,
         ago: Millis,
         deadline: Instant,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<usize>, StoreError> {
         let mains = settlement.mains().unwrap_or_default().min(counters.len());
         if !self.is_divided(counters) {
             let settlement = settlement.with_mains(mains);
@@ -159,19 +165,21 @@ impl Backend {
                 .clean_up_slot(tokens, settlement, counters, ago, deadline)
                 .await;
             if let Some(reply) = self.unless_divided(counters, reply) {
-                return reply.map(drop);
+                return reply.map(|(_, lifted)| lifted);
             }
         }
         // Main counters come first in their groups as well.
         let groups = counters.by_slot();
-        let mut removed = tokens.to_vec();
+        let (mut removed, mut all_lifted) = (tokens.to_vec(), Vec::new());
         for group in groups.iter().filter(|group| group.mains(mains) > 0) {
             let settlement = settlement.with_mains(group.mains(mains));
             let reply = self.clean_up_slot(tokens, settlement, &group.counters, ago, deadline);
-            removed.extend(reply.await.map_err(|failure| failure.error)?);
+            let (tokens, lifted) = reply.await.map_err(|failure| failure.error)?;
+            removed.extend(tokens);
+            all_lifted.extend(lifted.into_iter().map(|i| group.positions[i]));
         }
         if removed.is_empty() {
-            return Ok(());
+            return Ok(all_lifted);
         }
         let with_mains = groups.iter().filter(|group| group.mains(mains) > 0).count();
         for group in &groups {
@@ -180,9 +188,11 @@ impl Backend {
                 continue;
             }
             // Not by another clean-up: the main counters no longer hold the token.
-            self.cancel(&removed, &group.counters, deadline).await;
+            let canceled = self.cancel(&removed, &group.counters, deadline).await;
+            let lifted = canceled.lifted.into_iter().map(|i| group.positions[i]);
+            all_lifted.extend(lifted);
         }
-        Ok(())
+        Ok(all_lifted)
     }
 }
 

@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     Address, Period, Token,
     algorithm::{Standing, State},
-    store::{ServerId, Settled, Standings, StoreError, StoreErrorKind},
+    store::{ServerId, Settled, Settlement, Standings, StoreError, StoreErrorKind},
 };
 
 /// Reads the reply of `reserve.lua`. `token` is what was reserved, `None` after a check; `window` is the
@@ -158,38 +158,67 @@ pub(super) fn standing(values: &[Value], ours: Option<Token>) -> Option<(Standin
     Some((standing, is_in == Some(true)))
 }
 
-/// Reads a list of tokens.
-pub(super) fn tokens(reply: &Value) -> Result<Vec<Token>, StoreError> {
+/// What left this many counters that were cleaned up, and the positions of those whose blocks ended.
+pub(super) fn cleaned_up(
+    reply: &Value,
+    counters: usize,
+) -> Result<(Vec<Token>, Vec<usize>), StoreError> {
+    let unexpected = || unexpected("cleanup.lua", reply);
+    let Value::Array(values) = reply else {
+        return Err(unexpected());
+    };
+    let (tokens, lifted) = match values.split_last() {
+        Some((Value::Array(lifted), tokens)) => (tokens, &**lifted),
+        _ => (&**values, &[][..]),
+    };
     let token = |value: &Value| match value {
         Value::BulkString(bytes) => bytes.as_slice().try_into().ok().map(Token::from_bytes),
         _ => None,
     };
-    match reply {
-        Value::Array(values) => values.iter().map(token).collect::<Option<_>>(),
-        _ => None,
-    }
-    .ok_or_else(|| unexpected("cleanup.lua", reply))
+    let tokens = tokens.iter().map(token).collect::<Option<_>>();
+    (tokens.zip(positions(lifted, counters))).ok_or_else(unexpected)
 }
 
-/// Reads the reply of a script that settles attempts in this many counters.
-pub(super) fn settled(reply: &Value, counters: usize) -> Result<Settled, StoreError> {
+/// Reads the reply of a script that settles attempts in this many counters: failures begin blocks, and others end
+/// them.
+pub(super) fn settled(
+    reply: &Value,
+    counters: usize,
+    settlement: Settlement,
+) -> Result<Settled, StoreError> {
     let changed = |n: i64| usize::try_from(n).ok().filter(|n| *n <= counters);
     let settled = match reply {
         Value::Int(n) => changed(*n).map(Settled::changed),
         Value::Array(values) => match values.split_first() {
-            Some((Value::Int(n), began)) => changed(*n).zip(blocks(began, counters)),
+            Some((_, [])) => None,
+            Some((Value::Int(n), blocks)) => {
+                changed(*n).map(Settled::changed).and_then(|settled| {
+                    Some(match settlement {
+                        Settlement::Canceled => settled.with_lifted(positions(blocks, counters)?),
+                        _ => settled.with_began(began(blocks, counters)?),
+                    })
+                })
+            }
             _ => None,
-        }
-        .map(|(changed, began)| Settled::changed(changed).with_began(began)),
+        },
         _ => None,
     };
     settled.ok_or_else(|| unexpected("a script that changes counters", reply))
 }
 
+/// Reads positions of counters.
+fn positions(values: &[Value], counters: usize) -> Option<Vec<usize>> {
+    let position = |value: &Value| match value {
+        Value::Int(i) => usize::try_from(*i).ok().filter(|i| *i < counters),
+        _ => None,
+    };
+    values.iter().map(position).collect()
+}
+
 /// Reads the blocks that a failure began.
-fn blocks(values: &[Value], counters: usize) -> Option<Vec<(usize, Standing)>> {
+fn began(values: &[Value], counters: usize) -> Option<Vec<(usize, Standing)>> {
     let chunks = values.chunks_exact(VALUES);
-    if values.is_empty() || !chunks.remainder().is_empty() {
+    if !chunks.remainder().is_empty() {
         return None;
     }
     let block = |values: &[Value]| {

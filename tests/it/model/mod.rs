@@ -270,11 +270,12 @@ impl Play<'_> {
     }
 
     async fn cancel(&mut self, token: Token, who: Who) -> Result<(), TestCaseError> {
-        let keys = names(who);
-        let expected = self.oracle.cancel(*token.as_bytes(), &keys);
+        let asked = self.policy.asked(who, false);
+        let now = self.clock.now();
+        let (expected, lifted) = self.oracle.cancel(*token.as_bytes(), &asked, now);
         let machine = self
             .machine
-            .each(&keys, |counter| counter.cancel(token).into());
+            .each(&names(who), |counter| counter.cancel(token).into());
         prop_assert_eq!(machine, expected, "machine");
         for (name, store) in self.stores {
             let slots = self.policy.slots(who);
@@ -283,6 +284,7 @@ impl Play<'_> {
                 .await
                 .expect("cancelled");
             self.agree_on_count(name, changed.changed, expected)?;
+            self.agree_on_lifted(name, &changed.lifted, &lifted)?;
         }
         Ok(())
     }
@@ -316,21 +318,36 @@ impl Play<'_> {
     ) -> Result<(), TestCaseError> {
         let now = self.clock.now();
         let keys = pair_first(names(who));
+        let asked = pair_first(self.policy.asked(who, false));
         let bytes = token.map(|token| *token.as_bytes());
         let spelling = (!every_spelling).then_some(who.spelling);
-        self.oracle.cleanup(bytes, spelling, &keys, mains, now);
+        let lifted = (self.oracle).cleanup(bytes, spelling, &asked, mains, now);
         self.machine.cleanup(token, spelling, &keys, mains, now);
         let settlement = match token {
             Some(_) => Settlement::Succeeded { mains },
             None if every_spelling => Settlement::Cleared { mains },
             None => Settlement::Forgiven { mains },
         };
-        for (_, store) in self.stores {
+        for (name, store) in self.stores {
             let slots = pair_first(self.policy.slots(who));
             let cleaned = store.settle(token.as_slice(), settlement, &slots, Duration::ZERO);
-            cleaned.await.expect("cleaned up");
+            let cleaned = cleaned.await.expect("cleaned up");
+            self.agree_on_lifted(name, &cleaned.lifted, &lifted)?;
         }
         self.check(who).await
+    }
+
+    /// What is of no more use is not blocked.
+    fn agree_on_lifted(
+        &self,
+        name: &str,
+        said: &[usize],
+        expected: &[usize],
+    ) -> Result<(), TestCaseError> {
+        let mut said = said.to_vec();
+        said.sort_unstable();
+        prop_assert_eq!(&said, expected, "{}: blocks that end", name);
+        Ok(())
     }
 
     /// What is of no more use may be gone, and then nothing is changed there.

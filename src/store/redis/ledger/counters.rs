@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-use super::join_all;
+use super::{join_all, summary};
 use crate::{
     Address, AttemptId, Limit, Token,
-    algorithm::{Millis, summary},
+    algorithm::Millis,
     store::{
         Contents, CounterName, KeptAttempt, Key, LastBlock, StoreError, StoreErrorKind,
         StoreFuture, Summary,

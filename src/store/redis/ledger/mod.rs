@@ -8,6 +8,7 @@ mod documents;
 mod index;
 mod keys;
 mod record;
+mod summary;
 
 use std::{fmt, future::poll_fn, pin::Pin, task::Poll, time::Duration};
 

@@ -557,30 +557,48 @@ impl Oracle {
         (changed, began)
     }
 
-    /// Out of how many counters it was taken.
-    pub fn cancel(&mut self, token: Token, keys: &[String]) -> usize {
-        let mut changed = 0;
-        for key in keys {
-            if let Some(counter) = self.0.get_mut(key) {
+    /// Which of these are blocked, by position.
+    fn blocked(&self, asked: &[Asked], now: u64) -> Vec<usize> {
+        let is_blocked = |asked: &Asked| {
+            let (answer, _) = self.counter(&asked.key).judge(&asked.numbers, now.into());
+            matches!(answer.verdict, Verdict::Blocked(_))
+        };
+        let positions = 0..asked.len();
+        positions.filter(|i| is_blocked(&asked[*i])).collect()
+    }
+
+    /// Those that were blocked and are not now.
+    fn lifted(&self, were: Vec<usize>, asked: &[Asked], now: u64) -> Vec<usize> {
+        let are = self.blocked(asked, now);
+        were.into_iter().filter(|i| !are.contains(i)).collect()
+    }
+
+    /// Out of how many counters it was taken, and in which, by position, a block ended by that.
+    pub fn cancel(&mut self, token: Token, asked: &[Asked], now: u64) -> (usize, Vec<usize>) {
+        let (mut changed, blocked) = (0, self.blocked(asked, now));
+        for asked in asked {
+            if let Some(counter) = self.0.get_mut(&asked.key) {
                 let before = counter.entries.len();
                 counter.entries.retain(|entry| entry.token != token);
                 changed += before - counter.entries.len();
             }
         }
-        changed
+        (changed, self.lifted(blocked, asked, now))
     }
 
     /// The first so many keys are the main ones. What failed there with this spelling, or with any, leaves all
     /// keys, and so does the token; but a main one that does not hold the token is none. The past goes if all
-    /// of it and the success have the normal form.
+    /// of it and the success have the normal form. Returns where, by position, a block ended by that.
     pub fn cleanup(
         &mut self,
         token: Option<Token>,
         spelling: Option<usize>,
-        keys: &[String],
+        asked: &[Asked],
         mains: usize,
         now: u64,
-    ) {
+    ) -> Vec<usize> {
+        let blocked = self.blocked(asked, now);
+        let keys: Vec<_> = asked.iter().map(|asked| asked.key.clone()).collect();
         let mut tokens: Vec<Token> = token.into_iter().collect();
         for key in &keys[..mains] {
             let main = self.counter(key);
@@ -597,12 +615,13 @@ impl Oracle {
                 }
             }
         }
-        for key in keys {
+        for key in &keys {
             if let Some(counter) = self.0.get_mut(key) {
                 let goes = |entry: &Entry| tokens.contains(&entry.token);
                 counter.entries.retain(|entry| !goes(entry));
             }
         }
+        self.lifted(blocked, asked, now)
     }
 
     /// How many attempts a counter holds one by one.

@@ -55,6 +55,7 @@ mod counters;
 mod error;
 mod explain;
 mod forgive;
+mod in_flight;
 mod known;
 mod next_failure;
 mod note;

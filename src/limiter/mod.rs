@@ -37,7 +37,7 @@ use crate::{
     event::LiftedBy,
     metrics::StoreCall,
     normalize,
-    store::{Settlement, Standings, Store, StoreError, StoreFuture},
+    store::{Settlement, Standings, Store, StoreError, StoreFuture, StoreStatus},
 };
 
 /// Limits attempts to log in by their outcome.
@@ -652,6 +652,11 @@ impl LoginLimiter {
         self.shared.guards_second_factor.load(Ordering::Relaxed)
     }
 
+    /// State and counters of the store. Sends no command.
+    pub fn store_status(&self) -> StoreStatus {
+        self.store().status()
+    }
+
     #[inline]
     pub(crate) fn store(&self) -> &dyn Store {
         &*self.shared.store
@@ -720,8 +725,9 @@ impl LoginLimiter {
         User::new(Cow::Borrowed(typed), |user| self.normalize(user))
     }
 
+    /// The user in the normal form by which this limiter counts, see [`with_normalizer`](Self::with_normalizer).
     #[inline]
-    pub(crate) fn normalize<'u>(&self, user: &'u str) -> Cow<'u, str> {
+    pub fn normalize<'u>(&self, user: &'u str) -> Cow<'u, str> {
         match &self.shared.normalize {
             Some(normalize) => Cow::Owned(normalize(user)),
             None => normalize(user),

@@ -93,8 +93,13 @@ impl LoginLimiter {
         self.live_state().initial.get_or_init(initial).clone()
     }
 
-    /// Whether a ruleset could be put in force.
-    pub(crate) fn check_ruleset(&self, ruleset: &Ruleset) -> Result<(), PolicyError> {
+    /// Whether a ruleset could be put in force by this limiter. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If it is invalid as a whole: a canary that can't be tried beside the policy, or a user in an access rule that
+    /// has no normal form.
+    pub fn check_ruleset(&self, ruleset: &Ruleset) -> Result<(), PolicyError> {
         ruleset.in_force(0, self).map(drop)
     }
 

@@ -8,6 +8,7 @@ mod rule;
 #[cfg(feature = "serde")]
 mod serde;
 mod standard;
+mod words;
 
 use std::time::Duration;
 

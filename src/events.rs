@@ -428,3 +428,16 @@ pub(crate) fn not_subscribed(reason: &str) {
          allowed to subscribe and publish?"
     );
 }
+
+/// A request to the HTTP API has no valid authorization: a wrong token in a configuration, or guessing.
+#[cfg(feature = "server")]
+pub(crate) fn unauthorized(path: &str, samples: &Sampled) {
+    if let Some(count) = samples.next() {
+        event!(
+            warn,
+            path,
+            count,
+            "request to the HTTP API without a valid authorization"
+        );
+    }
+}

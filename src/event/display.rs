@@ -125,7 +125,7 @@ impl fmt::Debug for UserHasher {
 }
 
 /// A key for one purpose. Names can be guessed, so a secret that can be guessed too would protect nothing.
-pub(super) fn derive_key(purpose: &str, secret: &[u8]) -> Result<[u8; 32], SecretError> {
+pub(crate) fn derive_key(purpose: &str, secret: &[u8]) -> Result<[u8; 32], SecretError> {
     if secret.len() < 16 {
         return Err(SecretError(secret.len()));
     }

@@ -53,6 +53,8 @@ use crate::{
 #[cfg(feature = "tracing")]
 pub use self::tracing::TracingObserver;
 pub use channel::{ChannelObserver, EventReceiver, channel};
+#[cfg(feature = "server")]
+pub(crate) use display::derive_key;
 pub use display::{SecretError, UserDisplay, UserHasher};
 pub use feed::Feed;
 #[cfg(feature = "serde")]

@@ -41,6 +41,7 @@ mod resharding;
 mod safe_defaults;
 mod second_factor;
 mod server;
+mod server_api;
 mod shadow;
 mod shutdown;
 mod soak;

@@ -1,0 +1,347 @@
+//! Decisions for login backends in any language.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, PoisonError},
+};
+
+use axum::{Extension, Json, extract::State};
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    Operator, Shared,
+    attempt_token::InFlight,
+    decision::{AttemptRequest, Decision, check_length},
+    extract::{Body, Segment},
+    idempotency::{Answer, Claim, Keys},
+    openapi::DecideProblems,
+    problem::Problem,
+};
+use crate::{
+    Attempt, Outcome, Part, ReserveError, Token,
+    admin::AdminErrorKind,
+    algorithm::Millis,
+    clock::{Clock, SystemClock, to_millis},
+};
+
+/// How far the clocks of instances may be apart, in milliseconds. The store's clock decides; this only ends what
+/// is long over.
+const CLOCK_SKEW: Millis = 60_000;
+
+/// Reserve an attempt
+///
+/// To be called before the password is checked. A refusal is an answer like any other, with the status 200: check
+/// `admitted`. Report the outcome of an admitted attempt before its lease ends; otherwise it is a failure.
+///
+/// A request whose answer was lost may be repeated with the same `Idempotency-Key`, and is one attempt. A key stands
+/// for one check of a password: never a session.
+#[utoipa::path(
+    post, path = "/v1/attempts", tag = "decisions", operation_id = "reserve",
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters, new and random for each check of a password", pattern = "^[!-~]{1,255}$")),
+    request_body = AttemptRequest,
+    responses((status = 200, description = "Admitted or refused", body = Decision), DecideProblems),
+)]
+pub(super) async fn reserve(
+    State(server): State<Shared>,
+    Extension(operator): Extension<Operator>,
+    headers: HeaderMap,
+    Body(request): Body<AttemptRequest>,
+) -> Result<Json<Decision>, Problem> {
+    let key = Keys::read(&headers)?;
+    server.reserve(&operator, key, &request).await.map(Json)
+}
+
+/// Check an attempt
+///
+/// How it would be decided. Reserves and writes nothing.
+#[utoipa::path(
+    post, path = "/v1/check", tag = "decisions", operation_id = "check",
+    request_body = AttemptRequest,
+    responses((status = 200, description = "How it would be decided", body = Decision), DecideProblems),
+)]
+pub(super) async fn check(
+    State(server): State<Shared>,
+    Body(request): Body<AttemptRequest>,
+) -> Result<Json<Decision>, Problem> {
+    request.validate()?;
+    server.check(&request).await.map(Json)
+}
+
+/// How an attempt ended.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OutcomeRequest {
+    /// How it ended.
+    #[schema(inline)]
+    outcome: OutcomeName,
+    /// The account that was identified, if that is another name than the one the attempt was reserved with.
+    #[serde(default)]
+    #[schema(max_length = 1_000)]
+    user: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum OutcomeName {
+    Success,
+    Failure,
+    UnknownUser,
+    MfaPending,
+    NotAnAttempt,
+}
+
+impl From<OutcomeName> for Outcome {
+    fn from(name: OutcomeName) -> Self {
+        match name {
+            OutcomeName::Success => Self::Success,
+            OutcomeName::Failure => Self::Failure,
+            OutcomeName::UnknownUser => Self::UnknownUser,
+            OutcomeName::MfaPending => Self::MfaPending,
+            OutcomeName::NotAnAttempt => Self::NotAnAttempt,
+        }
+    }
+}
+
+/// What became of an attempt, and how the limits stand after it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Settled {
+    /// Always true: what was not settled is an error.
+    settled: bool,
+    /// Whether the rules of the user that is named here refuse the login: the user must not be let in, even with the
+    /// right password. It counts as a failure then.
+    refused: bool,
+    /// How the next attempt would be decided.
+    #[serde(flatten)]
+    #[schema(inline)]
+    next: Decision,
+}
+
+/// Report an outcome
+///
+/// Any instance with the same secret settles the attempt.
+#[utoipa::path(
+    post, path = "/v1/attempts/{token}/outcome", tag = "decisions", operation_id = "settle",
+    params(("token" = String, Path, description = "The token of the attempt")),
+    request_body = OutcomeRequest,
+    responses(
+        (status = 200, description = "The attempt is settled", body = Settled),
+        DecideProblems,
+        (status = 404, description = "Not a token of this service. Nothing has changed.", body = super::schema::Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn settle(
+    State(server): State<Shared>,
+    Segment(token): Segment,
+    Body(request): Body<OutcomeRequest>,
+) -> Result<Json<Settled>, Problem> {
+    let user = request.user.as_deref();
+    let (attempt, refused) = server.settle(&token, request.outcome.into(), user).await?;
+    let mut next = AttemptRequest::new(attempt.address);
+    next.user = request.user.or(attempt.user);
+    next.values = attempt.values.into_iter().collect();
+    next.second_factor = attempt.second_factor;
+    Ok(Json(Settled {
+        settled: true,
+        refused,
+        next: server.check(&next).await?,
+    }))
+}
+
+/// What the routes share.
+impl super::Inner {
+    pub(super) async fn check(&self, request: &AttemptRequest) -> Result<Decision, Problem> {
+        match request.decided_by(&self.limiter) {
+            Some(rule) => Ok(Decision::by_rule(&rule)),
+            None => {
+                let report = self.limiter.check(request.caller()).await?;
+                Ok(Decision::of_report(&report))
+            }
+        }
+    }
+
+    pub(super) async fn reserve(
+        &self,
+        operator: &Operator,
+        key: Option<&str>,
+        request: &AttemptRequest,
+    ) -> Result<Decision, Problem> {
+        request.validate()?;
+        let (now, lease) = (SystemClock.now(), self.lease());
+        let claim = match key {
+            Some(key) => {
+                let hash = blake3::hash(&serde_json::to_vec(request).unwrap_or_default());
+                self.keys.claim((operator.name(), key), hash, now, lease)?
+            }
+            None => Claim::Untracked,
+        };
+        let (token, pending) = match claim {
+            Claim::First(token, pending) => (token, Some(pending)),
+            Claim::Untracked => (Token::new(), None),
+            Claim::Repeated(id, answer) => return self.with_token(request, *answer, Some(id)),
+        };
+        let attempt = match self
+            .limiter
+            .reserve_with_token(token, request.caller())
+            .await
+        {
+            Ok(attempt) => attempt,
+            Err(ReserveError::Refused(refusal)) => return Ok(Decision::refused(&refusal)),
+            Err(ReserveError::Denied(denied)) => return Ok(Decision::denied(&denied)),
+            Err(ReserveError::Store(error)) => return Err(error.into()),
+            Err(ReserveError::Settled) => {
+                return Err(Problem::conflict("the attempt is settled: use another key"));
+            }
+        };
+        let answer = Answer {
+            token,
+            expires: now.saturating_add(lease).saturating_add(CLOCK_SKEW),
+            is_unverified: attempt.allowed_by().is_some()
+                || self.limiter.store_status().is_degraded,
+            decision: Decision {
+                allowed_by: attempt.allowed_by().map(str::to_owned),
+                lease_ms: Some(lease),
+                ..Decision::of_report(attempt.report())
+            },
+        };
+        let id = pending.as_ref().map(|pending| pending.id());
+        let decision = self.with_token(request, answer.clone(), id)?;
+        let _ = attempt.detach();
+        if let Some(pending) = pending {
+            pending.answered(answer);
+        }
+        Ok(decision)
+    }
+
+    /// The decision with the sealed attempt.
+    fn with_token(
+        &self,
+        request: &AttemptRequest,
+        answer: Answer,
+        key: Option<super::idempotency::KeyId>,
+    ) -> Result<Decision, Problem> {
+        let token = self.sealer.seal(&InFlight {
+            token: *answer.token.as_bytes(),
+            address: request.address,
+            user: request.user.clone(),
+            values: request.counted_values(&self.limiter),
+            second_factor: request.second_factor,
+            is_unverified: answer.is_unverified,
+            expires: answer.expires,
+            key,
+        });
+        Ok(Decision {
+            token: Some(token.ok_or_else(unsealed)?),
+            ..answer.decision
+        })
+    }
+
+    /// Settles an attempt, and returns whether the user that is named with the outcome is refused.
+    pub(super) async fn settle(
+        &self,
+        token: &str,
+        outcome: Outcome,
+        user: Option<&str>,
+    ) -> Result<(InFlight, bool), Problem> {
+        check_length("user", user, 1_000)?;
+        let in_flight = self.sealer.open(token).ok_or_else(|| {
+            Problem::not_found(
+                "this is not the token of an attempt, or another secret has sealed it: pass on the one that the \
+                 reservation was answered with, and give each instance the same secret",
+            )
+        })?;
+        let now = SystemClock.now();
+        if in_flight.expires <= now {
+            return Err(not_in_flight());
+        }
+        let _settling = self.begin_to_settle(in_flight.token())?;
+        if !in_flight.is_unverified {
+            self.verify(&in_flight).await?;
+        }
+        let mut attempt = self.limiter.resume(in_flight.token(), in_flight.caller());
+        let named = user.filter(|user| in_flight.user.as_deref() != Some(user));
+        let mut refused = false;
+        if let Some(user) = named {
+            refused = self.identify(&in_flight, &mut attempt, user).await?;
+        }
+        let outcome = if refused { Outcome::Failure } else { outcome };
+        attempt.settle(outcome).await?;
+        if let Some(key) = in_flight.key {
+            self.keys.settled(key, now, self.lease());
+        }
+        Ok((in_flight, refused))
+    }
+
+    /// That the attempt is in flight. A store that can't be reached writes the outcome later, and can't tell.
+    async fn verify(&self, in_flight: &InFlight) -> Result<(), Problem> {
+        let found = self
+            .admin
+            .is_in_flight(in_flight.token(), in_flight.caller());
+        match found.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(not_in_flight()),
+            Err(error) if error.kind() == AdminErrorKind::Store => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn begin_to_settle(&self, token: Token) -> Result<Settling<'_>, Problem> {
+        let mut settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !settling.insert(token) {
+            return Err(not_in_flight());
+        }
+        Ok(Settling(&self.settling, token))
+    }
+
+    /// Names the account of an attempt, and returns whether its rules refuse. They are asked ahead of it: an attempt
+    /// that is refused when it is named is taken back, and this one was a guess, which counts for the address.
+    async fn identify(
+        &self,
+        in_flight: &InFlight,
+        attempt: &mut Attempt,
+        user: &str,
+    ) -> Result<bool, Problem> {
+        let report = self
+            .limiter
+            .check(in_flight.caller().with_user(user))
+            .await?;
+        let is_blocked = report.iter().any(|(rule, standing)| {
+            let is_enforced = rule.parts().contains(&Part::User) && !rule.is_shadow();
+            is_enforced && standing.is_blocked()
+        });
+        if is_blocked {
+            return Ok(true);
+        }
+        match attempt.identify(user).await {
+            Ok(()) => Ok(false),
+            Err(ReserveError::Store(error)) => Err(error.into()),
+            Err(_) => Ok(true),
+        }
+    }
+
+    fn lease(&self) -> Millis {
+        to_millis(self.limiter.policy().lease())
+    }
+}
+
+/// An attempt whose outcome is being written.
+struct Settling<'a>(&'a Mutex<HashSet<Token>>, Token);
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        let mut settling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        settling.remove(&self.1);
+    }
+}
+
+fn unsealed() -> Problem {
+    Problem::invalid("the attempt is too large to be sealed")
+}
+
+fn not_in_flight() -> Problem {
+    Problem::conflict(
+        "the attempt is not in flight: it was settled before, or its lease has ended, which makes it a failure. \
+         Nothing has changed",
+    )
+}

@@ -1,0 +1,259 @@
+//! Decisions for proxies: nginx by `auth_request`, Envoy by `ext_authz` over HTTP.
+//!
+//! What the proxy knows is in headers, which it must set itself: a client can send headers of these names too. An
+//! `Idempotency-Key` is therefore not honored here.
+
+use std::net::IpAddr;
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
+    header::{AUTHORIZATION, RETRY_AFTER, USER_AGENT},
+};
+
+use super::{
+    Operator, Shared,
+    decision::{AttemptRequest, Decision},
+    openapi::DecideProblems,
+    problem::Problem,
+};
+use crate::{
+    Classify, Outcome,
+    classify::ByStatus,
+    extract::{BasicAuth, ExtractUser},
+};
+
+/// The token of the attempt, in the answer and with the outcome.
+const ATTEMPT: HeaderName = HeaderName::from_static("login-attempt");
+/// Why it is refused, for the person who logs in.
+const MESSAGE: HeaderName = HeaderName::from_static("login-message");
+const ADDRESS: HeaderName = HeaderName::from_static("x-login-address");
+const LOGIN_USER: HeaderName = HeaderName::from_static("x-login-user");
+/// The client's `Authorization`: that of the request itself is the proxy's.
+const CREDENTIALS: HeaderName = HeaderName::from_static("x-login-authorization");
+const LOGIN_PATH: HeaderName = HeaderName::from_static("x-login-path");
+const LOGIN_METHOD: HeaderName = HeaderName::from_static("x-login-method");
+const LOGIN_STATUS: HeaderName = HeaderName::from_static("x-login-status");
+const LOGIN_OUTCOME: HeaderName = HeaderName::from_static("x-login-outcome");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Reserve an attempt, for nginx
+///
+/// For `auth_request`, which passes at 2xx and refuses at 403. With `X-Login-Method` GET, HEAD or OPTIONS nothing is
+/// reserved: viewing the page is not an attempt.
+#[utoipa::path(
+    get, path = "/v1/auth-request", tag = "proxies", operation_id = "reserve_for_nginx",
+    params(
+        ("X-Login-Address" = String, Header, description = "The client's address", pattern = "^192\\.0\\.2\\.[1-9][0-9]?$"),
+        ("X-Login-User" = Option<String>, Header, description = "The user", pattern = "^[!-~]{0,320}$"),
+        ("X-Login-Authorization" = Option<String>, Header, description = "The client's Authorization: the user of basic authentication, if there is no X-Login-User", pattern = "^Basic dXNlcjpwYXNz$"),
+        ("X-Login-Path" = Option<String>, Header, description = "The path of the login", pattern = "^/[a-z/]{0,100}$"),
+        ("X-Login-Method" = Option<String>, Header, description = "The method of the login", pattern = "^(GET|HEAD|OPTIONS|POST|PUT)$"),
+    ),
+    responses(
+        (status = 204, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
+        (status = 403, description = "Refused, or the role is not decide", headers(
+            ("Login-Message" = String, description = "Why, for the person who logs in"),
+            ("Retry-After" = u64, description = "Seconds until it lifts, if it does"),
+        )),
+        DecideProblems,
+    ),
+)]
+pub(super) async fn reserve(
+    State(server): State<Shared>,
+    Extension(operator): Extension<Operator>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let method = only(&headers, &LOGIN_METHOD)?;
+    if method.is_some_and(|method| matches!(method, "GET" | "HEAD" | "OPTIONS")) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let mut request = AttemptRequest::new(address(&headers)?);
+    request.path = only(&headers, &LOGIN_PATH)?.map(str::to_owned);
+    read(&headers, &mut request).await?;
+    let decision = server.reserve(&operator, None, &request).await?;
+    let status = match decision.admitted {
+        true => StatusCode::NO_CONTENT,
+        false => StatusCode::FORBIDDEN,
+    };
+    Ok((status, fields(&decision)).into_response())
+}
+
+/// Report an outcome, for nginx
+///
+/// By the name of the outcome, or by the status of the login's response: 2xx is a success; 5xx, 405, 406, 408, 413, 415
+/// and 429 are not an attempt; everything else is a failure, redirects included, since many forms redirect after a
+/// wrong password too. Without a token there is nothing to settle.
+#[utoipa::path(
+    post, path = "/v1/auth-request/outcome", tag = "proxies", operation_id = "settle_for_nginx",
+    params(
+        ("Login-Attempt" = Option<String>, Header, description = "The token of the attempt", pattern = "^[A-Za-z0-9_-]*$"),
+        ("X-Login-Outcome" = Option<String>, Header, description = "How it ended", pattern = "^(success|failure|unknown_user|mfa_pending|not_an_attempt)$"),
+        ("X-Login-Status" = Option<String>, Header, description = "The status of the login's response, if there is no X-Login-Outcome", pattern = "^[1-5][0-9][0-9]$"),
+        ("X-Login-User" = Option<String>, Header, description = "The account that was identified", pattern = "^[!-~]{0,320}$"),
+    ),
+    responses(
+        (status = 204, description = "Settled, or nothing to settle"),
+        DecideProblems,
+        (status = 404, description = "Not a token of this service. Nothing has changed.", body = super::schema::Problem, content_type = "application/problem+json"),
+    ),
+)]
+pub(super) async fn settle(
+    State(server): State<Shared>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Some(token) = only(&headers, &ATTEMPT)? else {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    };
+    let outcome = outcome(&headers)?;
+    let user = only(&headers, &LOGIN_USER)?;
+    server.settle(token, outcome, user).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Reserve an attempt, for Envoy
+///
+/// For `ext_authz` over HTTP with the path prefix `/v1/ext-authz`: any method and path. GET, HEAD and OPTIONS are not
+/// attempts. The app behind Envoy reports the outcome, with the token that it finds in `login-attempt`. The address is
+/// `X-Login-Address`, or the last one of `X-Forwarded-For`, which is the one that Envoy has appended.
+#[utoipa::path(
+    post, path = "/v1/ext-authz/{path}", tag = "proxies", operation_id = "reserve_for_envoy",
+    params(
+        ("path" = String, Path, description = "The path of the login"),
+        ("X-Login-Address" = Option<String>, Header, description = "The client's address", pattern = "^192\\.0\\.2\\.[1-9][0-9]?$"),
+        ("X-Forwarded-For" = Option<String>, Header, description = "The client's address is the last one", pattern = "^192\\.0\\.2\\.[1-9][0-9]?$"),
+        ("X-Login-User" = Option<String>, Header, description = "The user", pattern = "^[!-~]{0,320}$"),
+    ),
+    responses(
+        (status = 200, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
+        (status = 429, description = "Refused", body = Decision, headers(
+            ("Login-Message" = String, description = "Why, for the person who logs in"),
+            ("Retry-After" = u64, description = "Seconds until it lifts, if it does"),
+        )),
+        DecideProblems,
+    ),
+)]
+pub(super) async fn ext_authz(
+    State(server): State<Shared>,
+    Extension(operator): Extension<Operator>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (parts, _) = request.into_parts();
+    if parts.method.is_safe() {
+        return Ok(StatusCode::OK.into_response());
+    }
+    let headers = &parts.headers;
+    let address = match last_forwarded(headers) {
+        Some(last) if !headers.contains_key(&ADDRESS) => parse_address(&last)?,
+        _ => address(headers)?,
+    };
+    let mut attempt = AttemptRequest::new(address);
+    let path = parts.uri.path().split_once("/ext-authz");
+    attempt.path = path.map(|(_, path)| path.to_owned());
+    read(headers, &mut attempt).await?;
+    let decision = server.reserve(&operator, None, &attempt).await?;
+    let fields = fields(&decision);
+    Ok(if decision.admitted {
+        (StatusCode::OK, fields).into_response()
+    } else {
+        (StatusCode::TOO_MANY_REQUESTS, fields, Json(decision)).into_response()
+    })
+}
+
+/// The user and the user agent of a request.
+async fn read(headers: &HeaderMap, request: &mut AttemptRequest) -> Result<(), Problem> {
+    let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
+    request.user_agent = agent.map(|agent| {
+        let agent = String::from_utf8_lossy(agent);
+        agent.chars().take(1_000).collect()
+    });
+    request.user = match only(headers, &LOGIN_USER)? {
+        Some(user) => Some(user.to_owned()),
+        None => basic_user(headers).await?,
+    };
+    Ok(())
+}
+
+async fn basic_user(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(credentials) = headers.get(&CREDENTIALS) else {
+        return Ok(None);
+    };
+    let (mut login, ()) = http::Request::new(()).into_parts();
+    login.headers.insert(AUTHORIZATION, credentials.clone());
+    let user = BasicAuth.extract_user(&login).await;
+    user.map_err(|error| Problem::bad_request(error.to_string()))
+}
+
+/// What a proxy passes on.
+fn fields(decision: &Decision) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    let mut set = |name: HeaderName, text: Option<String>| {
+        if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {
+            fields.insert(name, value);
+        }
+    };
+    set(ATTEMPT, decision.token.clone());
+    set(MESSAGE, decision.message.clone());
+    set(
+        RETRY_AFTER,
+        decision.retry_after.map(|seconds| seconds.to_string()),
+    );
+    fields
+}
+
+fn outcome(headers: &HeaderMap) -> Result<Outcome, Problem> {
+    if let Some(name) = only(headers, &LOGIN_OUTCOME)? {
+        let outcome = name.parse();
+        return outcome.map_err(|error| Problem::bad_request(format!("X-Login-Outcome: {error}")));
+    }
+    let status = only(headers, &LOGIN_STATUS)?;
+    let status = status.and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok());
+    let status = status.ok_or_else(|| {
+        Problem::bad_request(
+            "send X-Login-Outcome, or the status of the login's response as X-Login-Status",
+        )
+    })?;
+    let mut response = http::Response::new(());
+    *response.status_mut() = status;
+    let (response, ()) = response.into_parts();
+    Ok(ByStatus.classify(&Method::POST, &response))
+}
+
+fn address(headers: &HeaderMap) -> Result<IpAddr, Problem> {
+    parse_address(only(headers, &ADDRESS)?.unwrap_or_default())
+}
+
+fn parse_address(text: &str) -> Result<IpAddr, Problem> {
+    text.parse().map_err(|_| {
+        Problem::bad_request(
+            "X-Login-Address: have the proxy send the client's address, as `$remote_addr` in nginx",
+        )
+    })
+}
+
+/// The address that the last proxy has appended.
+fn last_forwarded(headers: &HeaderMap) -> Option<String> {
+    let last = headers.get_all(&FORWARDED_FOR).iter().next_back()?;
+    let last = last.to_str().ok()?.rsplit(',').next()?;
+    Some(last.trim().to_owned())
+}
+
+/// A header that may occur once. An empty one is as if absent.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next();
+    if values.next().is_some() {
+        return Err(Problem::bad_request(format!(
+            "the header {name} is there twice"
+        )));
+    }
+    let text = value.map(|value| str::from_utf8(value.as_bytes()));
+    let text = text.transpose().map_err(|_| {
+        Problem::bad_request(format!("the header {name} is not UTF-8: refuse the login"))
+    })?;
+    Ok(text.filter(|text| !text.is_empty()))
+}

@@ -1,0 +1,273 @@
+//! Requests that are repeated because their answer was lost.
+//!
+//! A key names one check of a password. The token of its attempt is derived from it, so that another instance reserves
+//! the same attempt. A backend that uses one key for many checks, such as the id of a session, must not gain guesses
+//! by that: a key is answered a few times and, once its attempt is settled, never again.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use blake3::Hash;
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+
+use super::{decision::Decision, problem::Problem};
+use crate::{Token, algorithm::Millis};
+
+/// The header of a key.
+pub(super) const HEADER: &str = "idempotency-key";
+const MAX_KEY_LEN: usize = 255;
+/// How many keys are kept. Beyond that, keys are ignored: a repeated request then is an attempt of its own.
+const CAPACITY: usize = 16_384;
+/// How often a request may be repeated. Each repetition may be another guess by a backend that reuses its keys.
+const MAX_REPEATS: u8 = 2;
+
+/// A key of one operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) struct KeyId([u8; 16]);
+
+/// The keys of the last requests.
+pub(super) struct Keys {
+    secret: [u8; 32],
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<KeyId, Entry>,
+    /// In the order in which they expire, as long as the lease does not change.
+    order: VecDeque<(Millis, KeyId)>,
+}
+
+struct Entry {
+    request: Option<Hash>,
+    state: State,
+}
+
+enum State {
+    /// A request is being answered.
+    Pending,
+    Answered {
+        answer: Box<Answer>,
+        repeats: u8,
+    },
+    Settled,
+}
+
+/// What a request was answered with.
+#[derive(Clone)]
+pub(super) struct Answer {
+    pub(super) token: Token,
+    pub(super) expires: Millis,
+    pub(super) is_unverified: bool,
+    pub(super) decision: Decision,
+}
+
+/// What becomes of a request with a key.
+pub(super) enum Claim<'a> {
+    /// It is the first one: reserve an attempt with this token.
+    First(Token, Pending<'a>),
+    /// It is repeated, and answered as before.
+    Repeated(KeyId, Box<Answer>),
+    /// There are too many keys to keep this one.
+    Untracked,
+}
+
+/// The first request with a key. Unless it is answered, the key is free again.
+pub(super) struct Pending<'a> {
+    keys: &'a Keys,
+    id: KeyId,
+    is_answered: bool,
+}
+
+impl Keys {
+    pub(super) fn new(secret: &[u8]) -> Self {
+        Self {
+            secret: blake3::derive_key("tower-login-rate-limit idempotency keys v1", secret),
+            table: Mutex::default(),
+        }
+    }
+
+    /// The key of a request, if it has one.
+    pub(super) fn read(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+        let mut values = headers.get_all(HEADER).iter();
+        let Some(value) = values.next() else {
+            return Ok(None);
+        };
+        let key = value.to_str().ok().map(str::trim).filter(|key| {
+            values.next().is_none()
+                && (1..=MAX_KEY_LEN).contains(&key.len())
+                && key.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+        key.map(Some).ok_or_else(|| {
+            Problem::bad_request(
+                "Idempotency-Key: send one of 1 to 255 visible ASCII characters, a new random one for each check of a \
+                 password",
+            )
+        })
+    }
+
+    /// What becomes of a request of this operator with this key and this hash of its body.
+    pub(super) fn claim(
+        &self,
+        (operator, key): (&str, &str),
+        request: Hash,
+        now: Millis,
+        lease: Millis,
+    ) -> Result<Claim<'_>, Problem> {
+        let id = self.id(operator, key);
+        let mut table = self.lock();
+        table.drop_expired(now);
+        if let Some(entry) = table.entries.get_mut(&id) {
+            let answer = entry.repeat(request)?;
+            return Ok(Claim::Repeated(id, answer));
+        }
+        let entry = Entry {
+            request: Some(request),
+            state: State::Pending,
+        };
+        if !table.insert(id, entry, now.saturating_add(lease.saturating_mul(2))) {
+            return Ok(Claim::Untracked);
+        }
+        let pending = Pending {
+            keys: self,
+            id,
+            is_answered: false,
+        };
+        let window = now / lease.max(1);
+        Ok(Claim::First(self.token(id, request, window), pending))
+    }
+
+    /// Notes that the attempt of a key is settled, perhaps one that another instance has reserved.
+    pub(super) fn settled(&self, id: KeyId, now: Millis, lease: Millis) {
+        let mut table = self.lock();
+        match table.entries.get_mut(&id) {
+            Some(entry) => entry.state = State::Settled,
+            None => {
+                table.drop_expired(now);
+                let entry = Entry {
+                    request: None,
+                    state: State::Settled,
+                };
+                table.insert(id, entry, now.saturating_add(lease.saturating_mul(2)));
+            }
+        }
+    }
+
+    fn id(&self, operator: &str, key: &str) -> KeyId {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(&(operator.len() as u64).to_le_bytes());
+        hasher.update(operator.as_bytes()).update(key.as_bytes());
+        KeyId(first_half(&hasher.finalize()))
+    }
+
+    /// The token of an attempt. Of another window it is another one: a key that is used again later is a new attempt.
+    fn token(&self, id: KeyId, request: Hash, window: u64) -> Token {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(&id.0).update(request.as_bytes());
+        hasher.update(&window.to_le_bytes());
+        let random = first_half(&hasher.finalize());
+        Token::from_bytes(
+            *uuid::Builder::from_random_bytes(random)
+                .as_uuid()
+                .as_bytes(),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn first_half(hash: &Hash) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&hash.as_bytes()[..16]);
+    half
+}
+
+impl Table {
+    fn drop_expired(&mut self, now: Millis) {
+        while let Some((expires, id)) = self.order.front().copied()
+            && expires <= now
+        {
+            self.order.pop_front();
+            self.entries.remove(&id);
+        }
+    }
+
+    /// Whether there was space.
+    fn insert(&mut self, id: KeyId, entry: Entry, expires: Millis) -> bool {
+        if self.order.len() >= CAPACITY {
+            return false;
+        }
+        self.entries.insert(id, entry);
+        self.order.push_back((expires, id));
+        true
+    }
+}
+
+impl Entry {
+    fn repeat(&mut self, request: Hash) -> Result<Box<Answer>, Problem> {
+        if self.request.is_some_and(|first| first != request) {
+            return Err(Problem::invalid(
+                "this Idempotency-Key was sent with another body: use a new one for each check of a password",
+            ));
+        }
+        match &mut self.state {
+            State::Pending => Err(Problem::conflict(
+                "a request with this Idempotency-Key is being answered: repeat it in a moment",
+            )),
+            State::Settled => Err(Problem::conflict(
+                "the attempt with this Idempotency-Key is settled: use a new key for each check of a password",
+            )),
+            State::Answered { repeats, .. } if *repeats >= MAX_REPEATS => Err(Problem::conflict(
+                "the request with this Idempotency-Key was repeated too often: use a new key for each check of a \
+                 password",
+            )),
+            State::Answered { answer, repeats } => {
+                *repeats += 1;
+                Ok(answer.clone())
+            }
+        }
+    }
+}
+
+impl Pending<'_> {
+    pub(super) const fn id(&self) -> KeyId {
+        self.id
+    }
+
+    /// The attempt was admitted: a repetition is answered in the same way.
+    pub(super) fn answered(mut self, answer: Answer) {
+        self.is_answered = true;
+        if let Some(entry) = self.keys.lock().entries.get_mut(&self.id) {
+            entry.state = State::Answered {
+                answer: Box::new(answer),
+                repeats: 0,
+            };
+        }
+    }
+}
+
+/// What is not answered, since it was refused, failed or canceled, has reserved nothing.
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let mut table = self.keys.lock();
+            table.entries.remove(&self.id);
+            if let Some(position) = table.order.iter().rposition(|(_, id)| *id == self.id) {
+                table.order.remove(position);
+            }
+        }
+    }
+}
+
+/// Without the secret and the keys.
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! The latest events: listed, exported.
+
+use std::{convert::Infallible, net::IpAddr, sync::Arc};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    super::{
+        Inner, Shared, decision::check_length, extract::Params, openapi::ReadProblems,
+        problem::Problem, schema,
+    },
+    csv,
+};
+use crate::{
+    Address,
+    event::{Event, Feed, What},
+};
+
+/// How many events a list has at most, and an export.
+const MAX_LISTED: usize = 1_000;
+const MAX_EXPORTED: usize = 100_000;
+/// How many events of an export are written at a time.
+const CHUNK: usize = 200;
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in super::super) struct EventQuery {
+    /// Only those of this name: `block_began`.
+    #[param(max_length = 64)]
+    event: Option<String>,
+    /// Only those of this rule.
+    #[param(max_length = 64)]
+    rule: Option<String>,
+    /// Only those of this address.
+    #[param(schema_with = schema::ip_address)]
+    address: Option<IpAddr>,
+    /// Only those of this user: by name where this process knows it or can open it, otherwise as it is shown.
+    #[param(max_length = 1_000)]
+    user: Option<String>,
+    /// How many at most, the newest: up to 1,000, in an export up to 100,000.
+    #[param(minimum = 1, maximum = 1_000, default = 100)]
+    limit: Option<usize>,
+    /// `json` for a list; `jsonl` or `csv` for an export as lines.
+    #[param(inline)]
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    #[default]
+    Json,
+    Jsonl,
+    Csv,
+}
+
+/// The latest events.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Events {
+    /// The newest first.
+    #[schema(value_type = Vec<schema::Event>)]
+    events: Vec<Arc<Event>>,
+}
+
+/// List events
+///
+/// Those that this instance keeps, the newest first. In an export, cells that a spreadsheet would take for formulas
+/// begin with an apostrophe.
+#[utoipa::path(
+    get, path = "/v1/admin/events", tag = "events", operation_id = "events", params(EventQuery),
+    responses(
+        (status = 200, description = "The newest first", content(
+            (Events = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"),
+        )),
+        (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
+        ReadProblems,
+    ),
+)]
+pub(in super::super) async fn list(
+    State(server): State<Shared>,
+    Params(query): Params<EventQuery>,
+) -> Result<Response, Problem> {
+    check_length("event", query.event.as_deref(), 64)?;
+    check_length("rule", query.rule.as_deref(), 64)?;
+    check_length("user", query.user.as_deref(), 1_000)?;
+    let format = query.format.unwrap_or_default();
+    let max = match format {
+        Format::Json => MAX_LISTED,
+        Format::Jsonl | Format::Csv => MAX_EXPORTED,
+    };
+    let limit = match (query.limit, format) {
+        (Some(limit), _) => limit,
+        (None, Format::Json) => 100,
+        (None, _) => max,
+    };
+    if !(1..=max).contains(&limit) {
+        return Err(Problem::invalid(format!("limit: 1 to {max}")));
+    }
+    let feed = server.feed()?;
+    let events = feed.latest(limit, |event| server.matches(&query, event));
+    match format {
+        Format::Json => server.answer(&Events { events }),
+        Format::Jsonl => Ok(export(server, events, "jsonl", "application/x-ndjson")),
+        Format::Csv => Ok(export(server, events, "csv", "text/csv; charset=utf-8")),
+    }
+}
+
+impl Inner {
+    pub(super) fn feed(&self) -> Result<&Feed, Problem> {
+        (self.feed.as_ref()).ok_or_else(|| {
+            Problem::not_found("this instance keeps no events: give its server a feed")
+        })
+    }
+
+    fn matches(&self, query: &EventQuery, event: &Event) -> bool {
+        let name = query.event.as_deref();
+        let rule = query.rule.as_deref();
+        name.is_none_or(|name| name == event.what.name())
+            && rule.is_none_or(|rule| rule_of(&event.what) == Some(rule))
+            && query.address.is_none_or(|ip| is_at(event.address, ip))
+            && (query.user.as_deref()).is_none_or(|user| self.is_of(event, user))
+    }
+
+    /// Whether an event is of this user.
+    fn is_of(&self, event: &Event, user: &str) -> bool {
+        let Some(found) = &event.user else {
+            return false;
+        };
+        let name = self.limiter.normalize(user);
+        if let Some(identified) = found.identified() {
+            return identified == name;
+        }
+        found.shown().is_some_and(|shown| {
+            let sealer = self.users.as_ref();
+            let opened = sealer.and_then(|sealer| sealer.open(&shown).ok());
+            opened.map_or(shown == user, |opened| opened == name)
+        })
+    }
+
+    /// An event as JSON, with its user in clear if that can be opened.
+    pub(super) fn opened(&self, event: &Event) -> Value {
+        self.open(event).unwrap_or_default()
+    }
+}
+
+fn is_at(address: Option<Address>, ip: IpAddr) -> bool {
+    address.is_some_and(|address| Address::new(ip, address.prefix()) == address)
+}
+
+/// The rule that an event is about.
+pub(super) fn rule_of(what: &What) -> Option<&str> {
+    match what {
+        What::Refused { rule, .. }
+        | What::BlockBegan { rule, .. }
+        | What::BlockLifted { rule, .. }
+        | What::LimitReached { rule, .. }
+        | What::AccessRuleHit { rule, .. }
+        | What::WrongBlock { rule, .. } => Some(rule),
+        _ => None,
+    }
+}
+
+/// The events as lines, written as they are read: a slow reader costs no memory but that of the events.
+fn export(server: Shared, events: Vec<Arc<Event>>, extension: &str, media_type: &str) -> Response {
+    let is_csv = extension == "csv";
+    let head = is_csv.then(|| Bytes::from_static(csv::HEAD.as_bytes()));
+    let mut events = events.into_iter().peekable();
+    let chunks = std::iter::from_fn(move || {
+        events.peek()?;
+        let mut text = String::new();
+        for event in events.by_ref().take(CHUNK) {
+            if is_csv {
+                csv::push(&mut text, &event, &server.opened(&event));
+            } else {
+                text += &server.opened(&event).to_string();
+                text.push('\n');
+            }
+        }
+        Some(Bytes::from(text))
+    });
+    let chunks = head.into_iter().chain(chunks).map(Ok::<_, Infallible>);
+    let headers = [
+        (CONTENT_TYPE, media_type.to_owned()),
+        (
+            CONTENT_DISPOSITION,
+            format!("attachment; filename=\"login-events.{extension}\""),
+        ),
+    ];
+    (headers, Body::from_stream(stream::iter(chunks))).into_response()
+}

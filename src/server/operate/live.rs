@@ -1,0 +1,150 @@
+//! Events as they happen, as server-sent events.
+
+use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    response::{
+        IntoResponse, Response,
+        sse::{self, Sse},
+    },
+};
+use futures_util::{Stream, stream};
+use http::{StatusCode, request::Parts};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep_until, timeout_at},
+};
+use utoipa::ToSchema;
+
+use super::super::{Role, Shared, openapi::ReadProblems, problem::Problem, schema};
+use crate::{
+    event::{Event, EventReceiver},
+    insight::Minute,
+};
+
+/// How many streams there may be at a time.
+pub(in super::super) const MAX_STREAMS: usize = 256;
+/// How many events a tick has at most. More are counted.
+const MAX_EVENTS: usize = 50;
+const TICK: Duration = Duration::from_secs(1);
+/// After how many ticks the authorization is verified again.
+const VERIFY_AFTER: u32 = 30;
+
+/// What happened within the last second.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct Tick {
+    /// The current minute so far.
+    #[schema(value_type = Option<schema::Minute>)]
+    minute: Option<Minute>,
+    /// The newest events of this second, the oldest first.
+    #[schema(value_type = Vec<schema::Event>)]
+    events: Vec<Value>,
+    /// How many others there were.
+    omitted: u64,
+}
+
+/// Follow events
+///
+/// Server-sent events: each second a `tick` with what happened, also if that is nothing. The stream ends when the
+/// operator is no longer authorized, which is verified every 30 seconds.
+#[utoipa::path(
+    get, path = "/v1/admin/events/live", tag = "events", operation_id = "follow_events",
+    responses(
+        (status = 200, description = "A stream; the data of each event `tick` is this", body = Tick, content_type = "text/event-stream"),
+        (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
+        ReadProblems,
+    ),
+)]
+pub(in super::super) async fn follow(
+    State(server): State<Shared>,
+    parts: Parts,
+) -> Result<Response, Problem> {
+    let receiver = server.feed()?.subscribe();
+    let permit = Arc::clone(&server.streams).try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        let detail = "too many streams of events are open: close others, and repeat the request";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    })?;
+    let follower = Follower::new(server, parts, receiver, permit);
+    Ok(Sse::new(follower.ticks()).into_response())
+}
+
+struct Follower {
+    server: Shared,
+    parts: Parts,
+    receiver: EventReceiver,
+    next: Instant,
+    count: u32,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    fn new(
+        server: Shared,
+        parts: Parts,
+        receiver: EventReceiver,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self {
+            server,
+            parts,
+            receiver,
+            // The first one at once: the page has something to show.
+            next: Instant::now(),
+            count: 0,
+            _permit: permit,
+        }
+    }
+
+    fn ticks(self) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+        stream::unfold(self, |mut follower| async move {
+            let tick = follower.tick().await?;
+            let json = serde_json::to_string(&tick).ok()?;
+            let event = sse::Event::default().event("tick").data(json);
+            Some((Ok(event), follower))
+        })
+    }
+
+    /// What happens until the next tick; `None` if the operator is no longer authorized.
+    async fn tick(&mut self) -> Option<Tick> {
+        let missed = self.receiver.missed();
+        let (mut events, mut count): (VecDeque<Arc<Event>>, u64) = (VecDeque::new(), 0);
+        // Events must not put the tick off, however many there are.
+        while Instant::now() < self.next {
+            match timeout_at(self.next, self.receiver.recv()).await {
+                Ok(Some(event)) => {
+                    count += 1;
+                    if events.len() == MAX_EVENTS {
+                        events.pop_front();
+                    }
+                    events.push_back(event);
+                }
+                Ok(None) => sleep_until(self.next).await,
+                Err(_) => break,
+            }
+        }
+        // One that was late does not make up for it.
+        self.next = Instant::now() + TICK;
+        self.count += 1;
+        if self.count.is_multiple_of(VERIFY_AFTER) && !self.is_authorized().await {
+            return None;
+        }
+        let server = &self.server;
+        let minutes = server.feed.as_ref().map(|feed| feed.activity());
+        let shown = events.len() as u64;
+        Some(Tick {
+            minute: minutes.and_then(|minutes| minutes.last().copied()),
+            events: events.iter().map(|event| server.opened(event)).collect(),
+            omitted: count - shown + (self.receiver.missed() - missed),
+        })
+    }
+
+    async fn is_authorized(&self) -> bool {
+        let operator = self.server.authorize.authorize(&self.parts).await;
+        operator.is_ok_and(|operator| operator.may(Role::Read))
+    }
+}

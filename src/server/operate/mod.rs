@@ -1,0 +1,93 @@
+//! What operators do, by HTTP.
+
+pub(super) mod access_rules;
+pub(super) mod blocks;
+pub(super) mod changes;
+mod csv;
+pub(super) mod events;
+pub(super) mod known;
+pub(super) mod live;
+pub(super) mod overview;
+pub(super) mod ruleset;
+
+use std::net::IpAddr;
+
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Inner, Operator, decision::check_length, problem::Problem};
+use crate::{
+    admin::{Author, Subject},
+    event::Sealer,
+};
+
+/// The author of a change: the name that was authenticated, and the reason of the request.
+fn author(operator: &Operator, reason: &str) -> Result<Author, Problem> {
+    Author::new(operator.name(), "-").map_err(|error| {
+        let detail = format!("changes of this operator can't be recorded: {error}");
+        Problem::new(StatusCode::FORBIDDEN, detail)
+    })?;
+    Ok(Author::new(operator.name(), reason)?)
+}
+
+/// What a request is about.
+fn subject(
+    address: Option<IpAddr>,
+    user: Option<&str>,
+    network: Option<&str>,
+) -> Result<Subject, Problem> {
+    check_length("user", user, 1_000)?;
+    check_length("network", network, 64)?;
+    match (address, user, network) {
+        (Some(address), None, None) => Ok(Subject::address(address)),
+        (None, Some(user), None) => Ok(Subject::user(user)),
+        (Some(address), Some(user), None) => Ok(Subject::pair(address, user)),
+        (None, None, Some(network)) => Ok(Subject::network(network)?),
+        _ => Err(Problem::invalid(
+            "name an address, a user, both of them, or a network",
+        )),
+    }
+}
+
+impl Inner {
+    /// An answer, with users in clear if they are sealed and this server can open them.
+    fn answer(&self, answer: &impl Serialize) -> Result<Response, Problem> {
+        Ok(Json(self.open(answer)?).into_response())
+    }
+
+    fn open(&self, answer: &impl Serialize) -> Result<Value, Problem> {
+        let mut value = serde_json::to_value(answer).map_err(|error| {
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("the answer can't be written: {error}"),
+            )
+        })?;
+        if let Some(sealer) = &self.users {
+            open_users(sealer, &mut value);
+        }
+        Ok(value)
+    }
+}
+
+/// Replaces what is sealed. A text that only looks so stays.
+fn open_users(sealer: &Sealer, value: &mut Value) {
+    match value {
+        Value::String(text) if text.starts_with("sealed:") => {
+            if let Ok(user) = sealer.open(text) {
+                *text = user;
+            }
+        }
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|value| open_users(sealer, value)),
+        Value::Object(members) => {
+            (members.values_mut()).for_each(|value| open_users(sealer, value));
+        }
+        _ => {}
+    }
+}

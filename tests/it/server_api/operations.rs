@@ -1,0 +1,467 @@
+//! What operators do, by HTTP.
+
+use serde_json::{Value, json};
+use tower_login_rate_limit::{
+    LoginLimiter, Policy,
+    event::{Sealer, UserDisplay},
+    store::MemoryStore,
+};
+
+use super::{Api, OPERATOR, READER, fleet};
+use crate::support::RedisServer;
+
+const HOME: &str = "192.0.2.1";
+
+async fn blocks(api: &Api, query: &str) -> Vec<Value> {
+    let (status, page) = api.get(READER, &format!("/v1/admin/blocks{query}")).await;
+    assert_eq!(status, 200, "{page}");
+    assert_eq!(page["next"], Value::Null);
+    page["blocks"].as_array().expect("blocks").clone()
+}
+
+#[tokio::test]
+async fn a_block_is_found_explained_and_lifted() {
+    let redis = RedisServer::start();
+    let [api, other] = fleet(&redis).await;
+    api.fail(HOME, "alice", 5).await;
+    api.fail(HOME, "bob", 5).await;
+    api.limiter.all_settled().await.expect("settled");
+
+    assert_eq!(blocks(&other, "").await.len(), 2);
+    assert_eq!(blocks(&other, "?rule=address").await.len(), 0);
+    assert_eq!(
+        blocks(&other, "?network=192.0.2.0%2F24&limit=10")
+            .await
+            .len(),
+        2
+    );
+    let found = blocks(&other, "?user=ALICE&address=192.0.2.1").await;
+    assert_eq!((found.len(), &found[0]["user"]), (1, &json!("alice")));
+    let (_, counts) = api.get(READER, "/v1/admin/block-counts").await;
+    let pair = counts["rules"].as_array().expect("rules").iter();
+    let pair = pair.clone().find(|count| count["rule"] == "user-address");
+    assert_eq!(pair.expect("a rule")["blocks"], 2);
+
+    let (status, why) = api
+        .get(READER, "/v1/admin/explain?address=192.0.2.1&user=alice")
+        .await;
+    assert_eq!(status, 200);
+    let limits = why["limits"].as_array().expect("limits");
+    let pair = limits
+        .iter()
+        .find(|limit| limit["rule"] == "user-address")
+        .expect("a limit");
+    assert_eq!(pair["attempts"].as_array().expect("attempts").len(), 5);
+    assert_eq!(
+        pair["words"],
+        "5 of 5 failures within 1 day; blocked for another 1 day"
+    );
+
+    let body = json!({"address": HOME, "user": "alice", "reason": "phoned"});
+    let (status, lifted) = api.post(OPERATOR, "/v1/admin/unblock", &body).await;
+    assert_eq!((status, &lifted["count"]), (200, &json!(1)), "{lifted}");
+    assert_eq!(other.reserve(HOME, "alice").await["admitted"], true);
+
+    let id = &blocks(&api, "?user=bob").await[0]["id"];
+    let body = json!({"ids": [id, "user-address/nothing"], "reason": "ticket 7"});
+    let (status, lifted) = api.post(OPERATOR, "/v1/admin/unblock", &body).await;
+    assert_eq!((status, &lifted["count"]), (200, &json!(1)), "{lifted}");
+    assert!(blocks(&api, "").await.is_empty());
+
+    // Each change has its author: the one who was authenticated.
+    assert!(api.limiter.observed().await);
+    let (_, listed) = api.get(READER, "/v1/admin/events?event=administered").await;
+    let listed = listed["events"].as_array().expect("events").clone();
+    let audit = |event: &Value| (event["author"].clone(), event["reason"].clone());
+    let audit: Vec<_> = listed.iter().map(audit).collect();
+    assert_eq!(
+        audit,
+        [
+            (json!("oscar"), json!("ticket 7")),
+            (json!("oscar"), json!("phoned"))
+        ]
+    );
+}
+
+#[tokio::test]
+async fn pages_follow_each_other() {
+    let api = Api::memory().await;
+    for i in 0..5 {
+        api.fail(HOME, &format!("user-{i}"), 5).await;
+    }
+    api.limiter.all_settled().await.expect("settled");
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/v1/admin/blocks?rule=user-address&limit=2{after}");
+        let (status, page) = api.get(READER, &path).await;
+        assert_eq!(status, 200, "{page}");
+        let page_blocks = page["blocks"].as_array().expect("blocks");
+        assert!(page_blocks.len() <= 2);
+        seen.extend(page_blocks.iter().map(|block| block["user"].clone()));
+        match page["next"].as_str() {
+            Some(next) => {
+                let next: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
+                after = format!("&after={next}");
+            }
+            None => break,
+        }
+    }
+    seen.sort_by_key(|user| user.to_string());
+    assert_eq!(
+        seen,
+        (0..5)
+            .map(|i| json!(format!("user-{i}")))
+            .collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn a_user_is_forgiven_blocked_noted_and_forgotten() {
+    let limiter = LoginLimiter::new(Policy::strict(), MemoryStore::new());
+    let api = Api::start(limiter).await;
+    let decision = api.reserve(HOME, "alice").await;
+    assert_eq!(api.settle(&decision, "success").await.0, 200);
+    api.fail(HOME, "alice", 5).await;
+    api.limiter.all_settled().await.expect("settled");
+
+    let (status, forgiven) = api
+        .post(
+            OPERATOR,
+            "/v1/admin/forgive",
+            &json!({"user": "alice", "reason": "reset"}),
+        )
+        .await;
+    assert_eq!(
+        (status, &forgiven["addresses"]),
+        (200, &json!([HOME])),
+        "{forgiven}"
+    );
+    assert_eq!(api.reserve(HOME, "alice").await["admitted"], true);
+
+    let (_, known) = api
+        .get(READER, "/v1/admin/known-addresses?user=alice")
+        .await;
+    assert_eq!(known, json!({"addresses": [HOME]}));
+    let body = json!({"user": "alice", "address": HOME, "reason": "taken over"});
+    let (status, forgotten) = api
+        .post(OPERATOR, "/v1/admin/known-addresses/forget", &body)
+        .await;
+    assert_eq!((status, forgotten), (200, json!({"forgotten": 1})));
+
+    let body = json!({"network": "203.0.113.0/24", "for": "1 day", "reason": "scans"});
+    let (status, blocked) = api.post(OPERATOR, "/v1/admin/block", &body).await;
+    assert_eq!(status, 200, "{blocked}");
+    let refused = api.reserve("203.0.113.9", "bob").await;
+    assert_eq!(
+        (&refused["reason"], &refused["rule"]),
+        (&json!("denied"), &blocked["rule"])
+    );
+
+    let body = json!({"address": HOME, "note": "the office, see ticket 4"});
+    assert_eq!(
+        api.post(OPERATOR, "/v1/admin/notes", &body).await,
+        (200, json!({}))
+    );
+    assert!(api.limiter.observed().await);
+    let (_, listed) = api
+        .get(
+            READER,
+            "/v1/admin/events?event=administered&address=192.0.2.1",
+        )
+        .await;
+    let note = &listed["events"][0];
+    assert_eq!(
+        (&note["action"], &note["reason"]),
+        (&json!("note"), &json!("the office, see ticket 4"))
+    );
+}
+
+#[tokio::test]
+async fn a_ruleset_is_checked_replaced_and_rolled_back_by_version() {
+    let mut redis = RedisServer::start();
+    // The ruleset is kept.
+    redis.keys_may_live(None);
+    let [api, other] = fleet(&redis).await;
+    let read = async || {
+        let request = api.request("GET", "/v1/admin/ruleset").bearer_auth(READER);
+        let response = request.send().await.expect("an answer");
+        let tag = response.headers()["etag"]
+            .to_str()
+            .expect("a text")
+            .to_owned();
+        (tag, response.json::<Value>().await.expect("JSON"))
+    };
+    let put = async |api: &Api, tag: Option<&str>, ruleset: &Value, reason: &str| {
+        let mut request = api
+            .request("PUT", "/v1/admin/ruleset")
+            .bearer_auth(OPERATOR);
+        if let Some(tag) = tag {
+            request = request.header("if-match", tag);
+        }
+        Api::send(request.json(&json!({"ruleset": ruleset, "reason": reason}))).await
+    };
+    let (tag, version) = read().await;
+    assert_eq!((&*tag, &version["version"]), ("\"0\"", &json!(0)));
+    let mut ruleset = version["ruleset"].clone();
+    let rules = ruleset["policy"]["rules"].as_array_mut().expect("rules");
+    let pair = rules
+        .iter_mut()
+        .find(|rule| rule["name"] == "user-address")
+        .expect("a rule");
+    pair["limit"] = json!(3);
+
+    let body = json!({"ruleset": ruleset});
+    let (status, checked) = api.post(READER, "/v1/admin/ruleset/check", &body).await;
+    assert_eq!(
+        (status, &checked["valid"]),
+        (200, &json!(true)),
+        "{checked}"
+    );
+    assert_eq!(
+        checked["differences"],
+        json!(["policy.rules.user-address.limit: 5 → 3"])
+    );
+    let words = checked["words"].as_array().expect("words").iter();
+    let mut words = words.filter(|words| words["rule"] == "user-address");
+    assert_eq!(
+        words.next().expect("words")["words"],
+        "each user at each address: 3 failures within 1 day, then blocked for 1 day"
+    );
+    let mut wrong = ruleset.clone();
+    wrong["policy"]["rules"][0]["limit"] = json!(0);
+    let (status, checked) = api
+        .post(
+            READER,
+            "/v1/admin/ruleset/check",
+            &json!({"ruleset": wrong}),
+        )
+        .await;
+    assert_eq!((status, &checked["valid"]), (200, &json!(false)));
+    let place = checked["error"]["where"].as_str().expect("a place");
+    assert!(place.ends_with(".limit"), "{checked}");
+    assert_eq!(put(&api, Some(&tag), &wrong, "wrong").await.0, 422);
+
+    assert_eq!(put(&api, None, &ruleset, "stricter").await.0, 428);
+    assert_eq!(put(&api, Some("3"), &ruleset, "stricter").await.0, 400);
+    assert_eq!(put(&api, Some("*"), &ruleset, "stricter").await.0, 400);
+    assert_eq!(
+        put(&api, Some(&tag), &ruleset, "stricter").await,
+        (200, json!({"version": 1}))
+    );
+    let (status, conflict) = put(&other, Some(&tag), &ruleset, "me too").await;
+    assert_eq!(status, 412);
+    let conflict = &conflict["conflict"];
+    assert_eq!(
+        (&conflict["version"], &conflict["author"]),
+        (&json!(1), &json!("oscar"))
+    );
+    assert_eq!(conflict["reason"], "stricter");
+    assert_eq!(
+        conflict["differences"],
+        json!(["policy.rules.user-address.limit: 5 → 3"])
+    );
+
+    let (_, mut softer) = read().await;
+    softer["ruleset"]["policy"]["rules"] = version["ruleset"]["policy"]["rules"].clone();
+    assert_eq!(
+        put(&api, Some("\"1\""), &softer["ruleset"], "softer")
+            .await
+            .1["version"],
+        2
+    );
+    let roll_back = api
+        .request("POST", "/v1/admin/ruleset/rollback")
+        .bearer_auth(OPERATOR);
+    let roll_back = roll_back.header("if-match", "\"2\"");
+    let answer = Api::send(roll_back.json(&json!({"to": 1, "reason": "attacked"}))).await;
+    assert_eq!(answer, (200, json!({"version": 3})));
+    let (_, history) = api.get(READER, "/v1/admin/ruleset/history").await;
+    let reasons = history["versions"].as_array().expect("versions").iter();
+    let reasons: Vec<_> = reasons.map(|version| &version["reason"]).collect();
+    assert_eq!(reasons, ["attacked", "softer", "stricter"]);
+    api.fail(HOME, "alice", 3).await;
+    assert_eq!(api.reserve(HOME, "alice").await["admitted"], false);
+}
+
+#[tokio::test]
+async fn access_rules_are_tried_added_and_removed() {
+    let api = Api::memory().await;
+    let rule = json!({"name": "scanner", "action": "deny", "user_agent": "sqlmap"});
+    let body = json!({"address": HOME, "user_agent": "sqlmap/1", "rule": rule});
+    let (status, tried) = api.post(READER, "/v1/admin/access-rules/try", &body).await;
+    assert_eq!(
+        (status, &tried["decided_by"]["name"]),
+        (200, &json!("scanner"))
+    );
+    let (_, tried) = api
+        .post(
+            READER,
+            "/v1/admin/access-rules/try",
+            &json!({"user_agent": "sqlmap"}),
+        )
+        .await;
+    assert_eq!(tried["decided_by"], Value::Null);
+
+    let put = |name: &str, body: &Value| {
+        let path = format!("/v1/admin/access-rules/{name}");
+        Api::send(api.request("PUT", &path).bearer_auth(OPERATOR).json(body))
+    };
+    let rule = json!({"action": "deny", "network": "203.0.113.0/24", "reason": "scans"});
+    assert_eq!(put("lab", &rule).await, (200, json!({"version": 1})));
+    assert_eq!(api.reserve("203.0.113.1", "x").await["rule"], "lab");
+    let (_, ruleset) = api.get(READER, "/v1/admin/ruleset").await;
+    let added = &ruleset["ruleset"]["access"][0];
+    assert_eq!(
+        (&added["author"], &added["note"]),
+        (&json!("oscar"), &json!("scans"))
+    );
+
+    for wrong in [
+        json!({"action": "deny", "network": "0.0.0.0/0", "reason": "x"}),
+        json!({"action": "allow", "user_agent": "curl", "reason": "x"}),
+        json!({"action": "deny", "reason": "x"}),
+        json!({"action": "deny", "path": "/a", "reason": "x", "author": "mallory"}),
+        json!({"action": "deny", "path": "/a", "reason": ""}),
+        json!({"action": "deny", "path": "/a", "reason": "a\nb"}),
+    ] {
+        assert_eq!(put("wrong", &wrong).await.0, 422, "{wrong}");
+    }
+    assert_eq!(put("a%20b", &rule).await.0, 422);
+    let remove = |name: &str| {
+        let path = format!("/v1/admin/access-rules/{name}");
+        let request = api.request("DELETE", &path).bearer_auth(OPERATOR);
+        Api::send(request.json(&json!({"reason": "over"})))
+    };
+    assert_eq!(remove("lab").await, (200, json!({"version": 2})));
+    assert_eq!(remove("lab").await.0, 404);
+    assert_eq!(api.reserve("203.0.113.1", "x").await["admitted"], true);
+}
+
+#[tokio::test]
+async fn events_are_exported_and_no_name_is_a_formula() {
+    let api = Api::memory().await;
+    api.fail(HOME, "=cmd|' /c calc'!a0", 1).await;
+    api.fail(HOME, "alice", 1).await;
+    assert!(api.limiter.observed().await);
+    let (_, listed) = api.get(READER, "/v1/admin/events?user=Alice").await;
+    assert_eq!(listed["events"].as_array().expect("events").len(), 1);
+    let (_, lines) = api.get(READER, "/v1/admin/events?format=jsonl").await;
+    let lines: Vec<Value> = (lines.as_str().expect("lines").lines())
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!((lines.len(), &lines[0]["user"]), (2, &json!("alice")));
+    let (_, csv) = api
+        .get(READER, "/v1/admin/events?format=csv&limit=1000")
+        .await;
+    let csv = csv.as_str().expect("a text");
+    assert!(
+        csv.starts_with("at,event,address,user,rule,attempt,details\r\n"),
+        "{csv}"
+    );
+    assert!(csv.contains("\"'=cmd|' /c calc'!a0\""), "{csv}");
+    assert!(!csv.contains("\"=cmd"), "{csv}");
+    for query in [
+        "?limit=0",
+        "?limit=1001",
+        "?format=xml",
+        "?no=1",
+        "?limit=x",
+    ] {
+        let (status, _) = api.get(READER, &format!("/v1/admin/events{query}")).await;
+        assert!(status == 400 || status == 422, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn sealed_users_are_opened_for_operators() {
+    let secret = "32 random bytes that only the app has";
+    let start = async |opens: bool| {
+        let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+        Api::start_showing(
+            limiter,
+            UserDisplay::sealed(secret).expect("a display"),
+            |server| match opens {
+                true => server.with_sealer(Sealer::new(secret).expect("a sealer")),
+                false => server,
+            },
+        )
+        .await
+    };
+    for opens in [true, false] {
+        let api = start(opens).await;
+        api.fail(HOME, "alice", 5).await;
+        api.limiter.all_settled().await.expect("settled");
+        let (_, page) = api.get(READER, "/v1/admin/blocks").await;
+        let user = page["blocks"][0]["user"].as_str().expect("a user");
+        assert_eq!(user == "alice", opens, "{user}");
+        assert_eq!(user.starts_with("sealed:"), !opens, "{user}");
+        let (_, listed) = api
+            .get(READER, "/v1/admin/events?user=alice&event=settled")
+            .await;
+        assert_eq!(listed["events"].as_array().expect("events").len(), 5);
+    }
+}
+
+#[tokio::test]
+async fn the_overview_has_who_asks_and_how_the_fleet_is() {
+    let redis = RedisServer::start();
+    let store = redis.builder().connect(redis.url()).await.expect("a store");
+    let limiter = LoginLimiter::new(Policy::default(), store)
+        .live()
+        .await
+        .expect("live");
+    let api = Api::start(limiter).await;
+    api.fail(HOME, "alice", 2).await;
+    assert!(api.limiter.observed().await);
+    let status = loop {
+        let (code, status) = api.get(READER, "/v1/admin/status").await;
+        assert_eq!(code, 200);
+        if status["instances"] == 1 {
+            break status;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!(
+        status["operator"],
+        json!({"name": "rita", "roles": ["read"]})
+    );
+    assert_eq!(
+        (&status["up_to_date"], &status["store"]["degraded"]),
+        (&json!(1), &json!(false))
+    );
+    let (_, instances) = api.get(READER, "/v1/admin/instances").await;
+    assert_eq!(instances["instances"][0]["version"], 0);
+    let (_, activity) = api.get(READER, "/v1/admin/activity").await;
+    let minutes = activity["minutes"].as_array().expect("minutes");
+    let failures: u64 = minutes
+        .iter()
+        .filter_map(|minute| minute["failures"].as_u64())
+        .sum();
+    assert_eq!(failures, 2);
+    for path in ["/v1/admin/busiest?count=5", "/v1/admin/wrong-blocks"] {
+        assert_eq!(api.get(READER, path).await.0, 200, "{path}");
+    }
+    assert_eq!(api.get(READER, "/v1/admin/busiest?count=0").await.0, 422);
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_a_503_and_admits_nothing() {
+    let mut redis = RedisServer::start();
+    let [api] = fleet(&redis).await;
+    redis.kill();
+    let body = json!({"address": HOME, "user": "alice"});
+    for (token, path) in [(super::SHOP, "/v1/attempts"), (super::SHOP, "/v1/check")] {
+        let (status, problem) = api.post(token, path, &body).await;
+        assert_eq!(status, 503, "{problem}");
+    }
+    assert_eq!(api.get(READER, "/v1/admin/blocks").await.0, 503);
+    let body = json!({"address": HOME, "reason": "x"});
+    assert_eq!(api.post(OPERATOR, "/v1/admin/unblock", &body).await.0, 503);
+    // What is known without the store is shown: a console has to show the outage.
+    let (status, state) = api.get(READER, "/v1/admin/status").await;
+    assert_eq!(
+        (status, &state["instances"]),
+        (200, &Value::Null),
+        "{state}"
+    );
+}

@@ -1,0 +1,98 @@
+//! Requests with an idempotency key.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tower_login_rate_limit::{LoginLimiter, Policy, Rule, store::MemoryStore};
+
+use super::{Api, SHOP, fleet};
+use crate::support::{RedisServer, ip};
+
+const HOME: &str = "192.0.2.1";
+
+async fn reserve(api: &Api, key: &str, user: &str) -> (u16, Value) {
+    let body = json!({"address": HOME, "user": user});
+    let request = api.request("POST", "/v1/attempts").bearer_auth(SHOP);
+    Api::send(request.header("idempotency-key", key).json(&body)).await
+}
+
+async fn usage(api: &Api, user: &str) -> u32 {
+    let report = api.limiter.check((ip(HOME), user)).await.expect("a report");
+    report.rule(Rule::USER_ADDRESS).expect("a rule").usage
+}
+
+#[tokio::test]
+async fn a_repeated_request_is_one_attempt() {
+    let redis = RedisServer::start();
+    let [one, two] = fleet(&redis).await;
+    let (status, first) = reserve(&one, "key-1", "alice").await;
+    assert_eq!(status, 200);
+    assert_eq!(reserve(&one, "key-1", "alice").await, (200, first.clone()));
+    assert_eq!(usage(&one, "alice").await, 1);
+    // The answer of the other instance is another text for the same attempt, unless a lease has begun in between.
+    let (status, again) = reserve(&two, "key-1", "alice").await;
+    assert_eq!((status, &again["admitted"]), (200, &json!(true)));
+    assert!(usage(&one, "alice").await <= 2);
+
+    let (status, problem) = reserve(&one, "key-1", "bob").await;
+    assert_eq!(status, 422, "{problem}");
+    assert_eq!(one.settle(&first, "failure").await.0, 200);
+    let (status, problem) = reserve(&one, "key-1", "alice").await;
+    assert_eq!(status, 409, "{problem}");
+    for key in ["", "ä", &"k".repeat(256)] {
+        assert_eq!(reserve(&one, key, "alice").await.0, 400, "{key}");
+    }
+}
+
+/// A backend takes the id of its session for the key.
+#[tokio::test]
+async fn a_key_for_many_guesses_buys_no_more_than_a_few() {
+    let policy = Policy::default()
+        .with_lease(Duration::from_secs(1))
+        .expect("a policy");
+    let api = Api::start(LoginLimiter::new(policy, MemoryStore::new())).await;
+    let (mut guesses, mut is_blocked) = (0, false);
+    for _ in 0..2_000 {
+        let (status, decision) = reserve(&api, "session-1", "alice").await;
+        match (status, &decision["reason"]) {
+            (200, Value::Null) => {
+                guesses += 1;
+                let _ = api.settle(&decision, "failure").await;
+            }
+            (200, reason) => {
+                is_blocked = reason == "blocked";
+                break;
+            }
+            (status, _) => assert_eq!(status, 409, "{decision}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(is_blocked, "{guesses} guesses");
+    assert_eq!(guesses, 5);
+}
+
+#[tokio::test]
+async fn guesses_at_once_with_one_key_are_few() {
+    let api = Api::memory().await;
+    let guess = async || reserve(&api, "session-1", "alice").await.0 == 200;
+    let mut admitted = 0;
+    for _ in 0..50 {
+        admitted += u32::from(guess().await);
+    }
+    assert_eq!(admitted, 3);
+    assert_eq!(usage(&api, "alice").await, 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_decided_again() {
+    let api = Api::memory().await;
+    api.fail(HOME, "alice", 5).await;
+    let (_, refused) = reserve(&api, "key-1", "alice").await;
+    assert_eq!(refused["admitted"], false);
+    api.limiter
+        .unblock((ip(HOME), "alice"))
+        .await
+        .expect("unblocked");
+    let (_, admitted) = reserve(&api, "key-1", "alice").await;
+    assert_eq!(admitted["admitted"], true);
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Compares the running HTTP API with its OpenAPI document, by a tool that is not ours: no 5xx, whatever is sent, and no
+# answer that the document does not describe. Schemathesis is installed below target/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+source tests/tools.sh
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+venv=$target/schemathesis
+if ! [ -x "$venv/bin/schemathesis" ]; then
+  python3 -m venv "$venv" && "$venv/bin/pip" install --quiet 'schemathesis==4.*' ||
+    give_up "schemathesis could not be installed: it is a Python package"
+fi
+
+cargo build --quiet --example api
+log=$(mktemp)
+export DECIDE_TOKEN=decide-0123456789abcdef0123456789abcdef OPERATE_TOKEN=operate-0123456789abcdef0123456789abcdef
+LISTEN=127.0.0.1:0 "$target/debug/examples/api" >"$log" 2>&1 &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; rm -f "$log"' EXIT
+for _ in $(seq 100); do
+  url=$(sed -n 's/^listening on //p' "$log")
+  [ -n "$url" ] && break
+  sleep 0.1
+done
+[ -n "$url" ] || give_up "the API does not listen: $(cat "$log")"
+
+# Two roles share no route, so there are two runs. The stream of events has no end.
+check() {
+  local token=$1
+  shift
+  "$venv/bin/schemathesis" run "$url/v1/openapi.json" --header "Authorization: Bearer $token" \
+    --max-examples "${EXAMPLES:-25}" --seed "${SEED:-1}" --workers 2 --no-color --request-timeout 10 \
+    --exclude-path /v1/admin/events/live "$@"
+}
+say "schemathesis: decisions"
+check "$DECIDE_TOKEN" --exclude-path-regex '^/v1/admin/'
+say "schemathesis: operations"
+check "$OPERATE_TOKEN" --include-path-regex '^/v1/admin/'
+
+kill -0 "$server" || give_up "the API has ended: $(cat "$log")"
+if grep -q panicked "$log"; then give_up "the API has panicked: $(cat "$log")"; fi

@@ -61,7 +61,7 @@ mod next_failure;
 mod note;
 mod ruleset;
 mod subject;
-mod text;
+pub(crate) mod text;
 mod unblock;
 mod words;
 mod wrong_blocks;

@@ -5,11 +5,11 @@ use serde::{Serialize, Serializer};
 use crate::{Address, Period, algorithm::Millis, clock::to_millis, timestamp};
 
 /// RFC 3339, with milliseconds.
-pub(super) fn time<S: Serializer>(time: &Millis, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn time<S: Serializer>(time: &Millis, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&timestamp::to_fixed_text(*time))
 }
 
-pub(super) fn optional_time<S: Serializer>(
+pub(crate) fn optional_time<S: Serializer>(
     time: &Option<Millis>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -17,7 +17,7 @@ pub(super) fn optional_time<S: Serializer>(
     text.serialize(serializer)
 }
 
-pub(super) fn optional_address<S: Serializer>(
+pub(crate) fn optional_address<S: Serializer>(
     address: &Option<Address>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -27,6 +27,12 @@ impl AttemptId {
         Self(attempts::id(token))
     }
 
+    /// A token with this id, for a replay: attempts of one moment are then ordered, and waits jittered, as they were.
+    #[cfg(feature = "memory")]
+    pub(crate) const fn token(self) -> Token {
+        Token::from_bytes(((self.0 as u128) << 64).to_be_bytes())
+    }
+
     #[cfg(feature = "memory")]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -83,6 +89,8 @@ mod tests {
         let id = AttemptId::from(token);
         let text = id.to_string();
         assert_eq!(text.parse(), Ok(id));
+        #[cfg(feature = "memory")]
+        assert_eq!(AttemptId::of(id.token()), id);
         let secret = token.to_string().replace('-', "");
         assert!(!secret.contains(&text[8..]), "{secret} {text}");
         for text in ["", "0", "+123456789abcdef", "0123456789abcdefg"] {

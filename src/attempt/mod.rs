@@ -433,7 +433,8 @@ impl Attempt {
                 }
                 self.set_user(user);
                 if is_new && !self.is_within() {
-                    limiter.note_access(&self.caller, &Access::Allowed(allowed.clone()));
+                    let access = Access::Allowed(allowed.clone());
+                    limiter.note_access(&self.caller, self.token, &access);
                 }
                 self.rare_mut().allowed = Some(allowed);
                 return Ok(());
@@ -443,7 +444,7 @@ impl Attempt {
                 self.withdraw(&error);
                 self.set_user(user);
                 if !self.is_within() {
-                    limiter.note_access(&self.caller, &Access::Denied(denied));
+                    limiter.note_access(&self.caller, self.token, &Access::Denied(denied));
                 }
                 return Err(error);
             }

@@ -102,7 +102,8 @@ pub enum What {
         /// The number of reservations that may count.
         limit: u32,
     },
-    /// A rule of the access list decided in place of the limits.
+    /// A rule of the access list decided in place of the limits. An attempt that it allowed ends with a
+    /// [`Settled`](Self::Settled) of the same attempt, which no limit has counted.
     #[non_exhaustive]
     AccessRuleHit {
         /// The name of the rule.

@@ -9,14 +9,21 @@ mod busiest;
 mod distinct;
 mod findings;
 mod identity;
+#[cfg(feature = "memory")]
+mod replay;
 mod signals;
 #[cfg(test)]
 mod tests;
 mod top;
+mod watched;
 mod wrong_blocks;
 
 pub use activity::{Activity, Minute};
 pub use busiest::{Busiest, BusiestReport, Busy};
 pub use findings::Insight;
+#[cfg(feature = "memory")]
+pub use replay::{
+    Replay, ReplayReport, ReplayedRule, ReplayedSubject, ReplayedSubjects, RuleCounts,
+};
 pub use signals::Signals;
 pub use wrong_blocks::{WrongBlockRow, WrongBlockTable, WrongBlocks};

@@ -1,16 +1,18 @@
 //! Blocks that were probably wrong.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
 
-use super::identity::user_id;
+use super::{
+    identity::user_id,
+    watched::{Block, Watched},
+};
 use crate::{
     Outcome, Reason,
     algorithm::Millis,
-    clock::to_millis,
     event::{Event, LiftedBy, UserHasher, What, WrongBy},
 };
 
@@ -19,8 +21,6 @@ const DAY: Millis = 24 * 60 * 60 * 1000;
 const DAYS: u64 = 30;
 /// How many rules have counts of a day. Policies have fewer.
 const MAX_RULES: usize = 64;
-/// How many blocks are watched until a day after they end.
-const CAPACITY: usize = 16_384;
 
 /// Measures how many blocks were probably wrong, by rule and day.
 ///
@@ -47,20 +47,8 @@ const CAPACITY: usize = 16_384;
 pub struct WrongBlocks {
     hasher: UserHasher,
     hashes: RandomState,
-    /// By rule and counter.
-    watched: HashMap<u64, Watched>,
-    /// The blocks of a user at an address.
-    of_pair: HashMap<u64, Vec<u64>>,
+    watched: Watched,
     table: WrongBlockTable,
-}
-
-#[derive(Debug)]
-struct Watched {
-    rule: Arc<str>,
-    pair: Option<u64>,
-    began: Millis,
-    /// Until when a success counts; `None` if that is always.
-    until: Option<Millis>,
 }
 
 impl WrongBlocks {
@@ -70,8 +58,7 @@ impl WrongBlocks {
         Self {
             hasher,
             hashes: RandomState::new(),
-            watched: HashMap::new(),
-            of_pair: HashMap::new(),
+            watched: Watched::default(),
             table: WrongBlockTable::default(),
         }
     }
@@ -87,15 +74,9 @@ impl WrongBlocks {
                 ..
             } => {
                 self.table.row(event.at, rule).blocks += 1;
-                let lifts = lifts.as_duration().map(to_millis);
-                let until = lifts.map(|lifts| event.at.saturating_add(lifts).saturating_add(DAY));
-                let watched = Watched {
-                    rule: Arc::clone(rule),
-                    pair: self.pair(event),
-                    began: event.at,
-                    until,
-                };
-                self.watch(self.hashes.hash_one((rule, counter)), watched);
+                let block = Block::new(rule, self.pair(event), event.at, *lifts);
+                let id = self.hashes.hash_one((rule, counter));
+                self.watched.watch(id, block);
                 Vec::new()
             }
             What::Refused {
@@ -112,8 +93,8 @@ impl WrongBlocks {
                 counter,
                 by: LiftedBy::Operator { .. },
             } => {
-                let block = self.hashes.hash_one((rule, counter));
-                let wrong = self.unwatch(block);
+                let id = self.hashes.hash_one((rule, counter));
+                let wrong = self.watched.unwatch(id);
                 let wrong = wrong.map(|wrong| self.found(&wrong, WrongBy::Operator, event));
                 wrong.into_iter().collect()
             }
@@ -122,12 +103,8 @@ impl WrongBlocks {
                 ..
             } => {
                 let pair = self.pair(event);
-                let blocks = pair.and_then(|pair| self.of_pair.remove(&pair));
-                let blocks = blocks.into_iter().flatten();
-                let wrong: Vec<_> = blocks
-                    .filter_map(|block| self.watched.remove(&block))
-                    .filter(|block| block.until.is_none_or(|until| event.at <= until))
-                    .collect();
+                let wrong = pair.map(|pair| self.watched.succeeded(pair, event.at));
+                let wrong = wrong.unwrap_or_default();
                 wrong
                     .iter()
                     .map(|wrong| self.found(wrong, WrongBy::Success, event))
@@ -148,52 +125,12 @@ impl WrongBlocks {
         Some(self.hashes.hash_one((event.address?, user)))
     }
 
-    fn found(&mut self, wrong: &Watched, by: WrongBy, event: &Event) -> Event {
+    fn found(&mut self, wrong: &Block, by: WrongBy, event: &Event) -> Event {
         self.table.row(wrong.began, &wrong.rule).wrong += 1;
         let rule = Arc::clone(&wrong.rule);
         let mut found = Event::new(What::WrongBlock { rule, by }).with_time(event.at);
         found.address = event.address;
         found.with_user(event.user.clone())
-    }
-
-    fn watch(&mut self, block: u64, watched: Watched) {
-        // The block before it at the same counter has ended.
-        self.unwatch(block);
-        if self.watched.len() >= CAPACITY {
-            self.make_room(watched.began);
-        }
-        if let Some(pair) = watched.pair {
-            self.of_pair.entry(pair).or_default().push(block);
-        }
-        self.watched.insert(block, watched);
-    }
-
-    fn unwatch(&mut self, block: u64) -> Option<Watched> {
-        let watched = self.watched.remove(&block)?;
-        if let Some(pair) = watched.pair
-            && let Some(blocks) = self.of_pair.get_mut(&pair)
-        {
-            blocks.retain(|other| *other != block);
-            if blocks.is_empty() {
-                self.of_pair.remove(&pair);
-            }
-        }
-        Some(watched)
-    }
-
-    /// Drops blocks that are over, and an eighth of the others, the oldest, so that this is rarely needed.
-    fn make_room(&mut self, now: Millis) {
-        let order = |block: &Watched| {
-            let is_over = block.until.is_some_and(|until| until < now);
-            (!is_over, block.began)
-        };
-        let mut blocks: Vec<_> = (self.watched.iter())
-            .map(|(block, watched)| (order(watched), *block))
-            .collect();
-        blocks.sort_unstable();
-        for (_, block) in blocks.into_iter().take(CAPACITY / 8) {
-            self.unwatch(block);
-        }
     }
 }
 

@@ -349,7 +349,7 @@ impl LoginLimiter {
         let caller = self.count(policy, caller);
         // A layer further out has noted it.
         if within.is_none() {
-            self.note_access(&caller, &access);
+            self.note_access(&caller, token, &access);
         }
         match access {
             Access::Limited => {}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Access, LoginLimiter};
 use crate::{
-    Attempt, Outcome, Refusal, ReserveError,
+    Attempt, Outcome, Refusal, ReserveError, Token,
     access::Action,
     attempt::{Counted, User},
     event::{Event, EventUser, Observe, ObserverStatus, UserDisplay, What, observers::Observers},
@@ -217,7 +217,7 @@ impl LoginLimiter {
 
     /// An access rule decides in place of the limits.
     #[inline]
-    pub(crate) fn note_access(&self, caller: &Counted<'_>, access: &Access) {
+    pub(crate) fn note_access(&self, caller: &Counted<'_>, token: Token, access: &Access) {
         let (rule, action) = match access {
             Access::Limited => return,
             Access::Allowed(allowed) => (&*allowed.rule, Action::Allow),
@@ -229,7 +229,7 @@ impl LoginLimiter {
                 rule: rule.into(),
                 action,
             };
-            self.event(what, caller)
+            self.event(what, caller).with_attempt(token)
         });
     }
 

@@ -36,6 +36,7 @@ mod rate_limit_fields;
 mod recipes;
 mod redis_commands;
 mod redis_memory;
+mod replay;
 mod replies;
 mod resharding;
 mod safe_defaults;

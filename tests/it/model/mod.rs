@@ -21,6 +21,8 @@ use tower_login_rate_limit::{
     store::{MemoryStore, Settlement, Standings, Store},
 };
 
+pub use self::{history::any_rule, policy::limit};
+
 use self::{
     history::{ADDRESSES, History, LEASE, Op, SPELLINGS, Step, USERS, Who, history},
     machine::{Machine, agree, said},

@@ -32,7 +32,7 @@ const CLOCK_SKEW: Millis = 60_000;
 /// assert!(feed.latest(10, |_| true).is_empty());
 /// ```
 ///
-/// In a fleet, whose events are in a Redis stream, it [follows](Self::follow) that.
+/// In a fleet, whose events are in a Redis stream, it follows that (`Feed::follow`, features `redis` and `serde`).
 #[derive(Clone)]
 pub struct Feed(Arc<Shared>);
 

@@ -155,21 +155,13 @@ impl Replay {
             What::Settled {
                 outcome,
                 second_factor,
-            } => {
-                if self.advance(event) {
-                    self.settled(event, *outcome, *second_factor);
-                }
-            }
+            } if self.advance(event) => self.settled(event, *outcome, *second_factor),
             What::Refused {
                 rule,
                 reason,
                 shadow: false,
                 ..
-            } => {
-                if self.advance(event) {
-                    self.refused(event, rule, *reason);
-                }
-            }
+            } if self.advance(event) => self.refused(event, rule, *reason),
             What::BlockBegan {
                 rule,
                 counter,

@@ -70,6 +70,7 @@ use crate::{
 /// # tokio::runtime::Runtime::new()?.block_on(example())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
 /// # Events
 ///
 /// An observer is notified when a key reaches its limit, of refusals, and of errors of the store:
@@ -185,6 +186,15 @@ impl KeyLimiter {
     /// counts for none of them. A key that is named twice counts once.
     ///
     /// The limiters are [siblings](Self::sibling), or clones of one.
+    ///
+    /// # On a Redis Cluster
+    ///
+    /// In memory, and on a single Redis, all keys are decided in one step. On a cluster keys are in different slots:
+    /// they are asked one after the other, in this order, with a round trip each. What the first ones have admitted is
+    /// taken back when one refuses or fails, before this returns or, if its server does not answer, as soon as it
+    /// does. So no limit is ever exceeded, and what is refused counts under no key in the end. Meanwhile it does:
+    /// a request at the same moment can be refused by a place that is about to be free again. If the process is
+    /// killed in between, the first keys keep the count. Put the key first that refuses most.
     ///
     /// # Errors
     ///

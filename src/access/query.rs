@@ -1,9 +1,9 @@
 //! What is known of a request.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 /// What is known of a request when rules are looked up. What is unknown matches no rule.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 #[must_use = "a query does nothing until rules are looked up"]
 pub struct AccessQuery<'a> {
     pub(super) address: Option<IpAddr>,
@@ -52,5 +52,17 @@ impl<'a> AccessQuery<'a> {
     pub const fn with_path(mut self, path: &'a str) -> Self {
         self.path = Some(path);
         self
+    }
+}
+
+/// Does not show the user: logs must not name people.
+impl fmt::Debug for AccessQuery<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccessQuery")
+            .field("address", &self.address)
+            .field("user", &self.user.map(|_| "***"))
+            .field("user_agent", &self.user_agent.map(String::from_utf8_lossy))
+            .field("path", &self.path)
+            .finish()
     }
 }

@@ -1,5 +1,7 @@
 //! One rule: an action, what it matches, and what an operator wants to know about it.
 
+use std::fmt;
+
 use super::pattern::Pattern;
 use crate::{PolicyError, algorithm::Millis};
 
@@ -82,7 +84,10 @@ impl Field {
 }
 
 /// A rule of an access list: allow or deny what matches. See [the module](super) for an example.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// A rule by user has the name in clear: it is compared with what clients type, and shown to operators. So is the name
+/// wherever the rule is stored, in a file or in the ruleset of a fleet in Redis. The [`Debug`] form does not show it.
+#[derive(Clone, PartialEq, Eq)]
 #[must_use = "a rule does nothing until it is part of a set"]
 pub struct AccessRule {
     name: Box<str>,
@@ -312,6 +317,28 @@ impl AccessRule {
             "forgeable",
             "is for rules that allow by user, user_keyword or user_agent; leave it out",
         )
+    }
+}
+
+/// Does not show users, or parts of their names: logs must not name people.
+impl fmt::Debug for AccessRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names_user = matches!(self.field(), Field::User | Field::UserKeyword);
+        let value = if names_user {
+            "***".to_owned()
+        } else {
+            self.value()
+        };
+        f.debug_struct("AccessRule")
+            .field("name", &self.name)
+            .field("action", &self.action)
+            .field("field", &self.field())
+            .field("value", &value)
+            .field("only_user", &self.user.as_ref().map(|_| "***"))
+            .field("expires_at", &self.expires_at)
+            .field("author", &self.author)
+            .field("note", &self.note)
+            .finish()
     }
 }
 

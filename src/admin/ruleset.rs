@@ -96,6 +96,12 @@ impl Admin {
     /// Adds an access rule, or replaces the one of the same name. The author's name is written into the rule, and
     /// the reason if it has no note.
     ///
+    /// # Names in the store
+    ///
+    /// The store keeps rules as they are written, the name of a rule by user in clear: instances compare it, and
+    /// operators read it. It is in the newest version of the ruleset and in those of the [history](Self::history),
+    /// also when the rule has been removed. Events of the change do not show it.
+    ///
     /// # Errors
     ///
     /// If the store fails, or the set of rules becomes invalid.
@@ -132,6 +138,9 @@ impl Admin {
     /// Blocks by hand: an address, a network, a user, or a user at an address. Returns the name of the access rule
     /// that does it, which is ahead of all limits, counts nothing, and can be
     /// [removed](Self::remove_access_rule).
+    ///
+    /// The name of a user is [in clear](Self::add_access_rule#names-in-the-store) in the store then, whatever
+    /// [`UserDisplay`](crate::event::UserDisplay) was chosen: nothing else in the store is.
     ///
     /// # Errors
     ///

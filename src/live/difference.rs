@@ -9,7 +9,11 @@ const MAX_LINES: usize = 200;
 /// Compares two values as they are written in files. Members of lists are matched by their name, so that a rule
 /// that moved is not a difference.
 pub(super) fn differences(before: &impl Serialize, after: &impl Serialize) -> Vec<String> {
-    let value = |of: Result<Value, serde_json::Error>| of.unwrap_or(Value::Null);
+    let value = |of: Result<Value, serde_json::Error>| {
+        let mut value = of.unwrap_or(Value::Null);
+        drop_secrets(&mut value);
+        value
+    };
     let mut lines = Lines::default();
     lines.compare(
         "",
@@ -17,6 +21,18 @@ pub(super) fn differences(before: &impl Serialize, after: &impl Serialize) -> Ve
         &value(serde_json::to_value(after)),
     );
     lines.finish()
+}
+
+/// Lines leave the process, and the secret of a canary must not.
+fn drop_secrets(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("secret");
+            fields.values_mut().for_each(drop_secrets);
+        }
+        Value::Array(values) => values.iter_mut().for_each(drop_secrets),
+        _ => {}
+    }
 }
 
 #[derive(Default)]
@@ -50,7 +66,7 @@ impl Lines {
                 let mut keys: Vec<_> = old.keys().chain(new.keys()).collect();
                 keys.sort();
                 keys.dedup();
-                for key in keys.into_iter().filter(|key| *key != "secret") {
+                for key in keys {
                     let path = join(path, key);
                     let (old, new) = (old.get(key), new.get(key));
                     self.compare(
@@ -134,7 +150,7 @@ mod tests {
     use crate::{
         Limit, Period, Policy,
         access::{AccessRule, AccessRules, Field},
-        live::Ruleset,
+        live::{Canary, Ruleset},
     };
 
     #[test]
@@ -158,6 +174,28 @@ mod tests {
         );
         assert_eq!(before.differences(&before), [""; 0]);
         assert_eq!(after.differences(&before)[0], "access.botnet: removed");
+    }
+
+    #[test]
+    fn the_secret_of_a_canary_is_in_no_line() {
+        let before = Ruleset::new(Policy::default());
+        // So short that the line is not cut ahead of the secret.
+        let policy: Policy = serde_json::from_str(
+            r#"{"rules":[{"name":"a","key":["address"],"limit":1,"within":"1 day"}]}"#,
+        )
+        .unwrap();
+        let canary = Canary::new(policy, 5.0).unwrap();
+        let secret = serde_json::to_value(&canary).unwrap()["secret"].to_string();
+        let after = before.clone().with_canary(canary);
+        for lines in [before.differences(&after), after.differences(&before)] {
+            assert!(lines[0].starts_with("canary: "), "{lines:?}");
+            let lines = lines.join("\n");
+            assert!(
+                !lines.contains(&secret) && !lines.contains("secret"),
+                "{lines}"
+            );
+        }
+        assert!(!format!("{after:?}").contains(&secret));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a fleet shares, and its versions.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::difference::differences;
@@ -140,8 +142,14 @@ impl TryFrom<CanaryFile> for Canary {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Secret([u64; 2]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
 
 impl Secret {
     fn random() -> Self {

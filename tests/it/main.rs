@@ -41,6 +41,7 @@ mod replies;
 mod resharding;
 mod safe_defaults;
 mod second_factor;
+mod secrets;
 mod server;
 mod server_api;
 mod shadow;

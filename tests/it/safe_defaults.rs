@@ -1,6 +1,7 @@
 //! What attackers try and newcomers get wrong, each under the name of the attack or the mistake.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     net::SocketAddr,
     time::{Duration, Instant},
@@ -24,6 +25,7 @@ use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, MissingUser, Policy, ReplayedBody,
     ReserveError, Rule,
     classify::{ByGrpcStatus, ByStatus},
+    clock::ManualClock,
     extract::{
         BasicAuth, FormField, ForwardedAddress, Header, JsonField, NoUser, PeerAddressExtension,
     },
@@ -33,7 +35,7 @@ use tower_login_rate_limit::{
 
 use crate::{
     log::Log,
-    support::{CLIENT, DAY, RedisServer, fail, ip, request},
+    support::{CLIENT, DAY, RedisServer, START, fail, ip, request},
 };
 
 const PEER: ([u8; 4], u16) = ([192, 0, 2, 1], 5000);
@@ -869,6 +871,45 @@ async fn every_order_of_layers_does_what_its_row_says() {
     );
 }
 
+/// The row "request decompression" of that table: this layer does not decompress, and what it can't read names no user.
+#[tokio::test]
+async fn a_compressed_body_is_read_only_where_decompression_is_outside() {
+    use tower_http::{compression::CompressionLayer, decompression::RequestDecompressionLayer};
+    // Compressed by a server, as there is no client at hand that does.
+    let form = "username=user&password=guess&padding=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    let compressing = Router::new()
+        .route("/", get(async move || form))
+        .layer(CompressionLayer::new());
+    let request = Request::get("/").header("accept-encoding", "gzip");
+    let compressed = send(&compressing, request.body(Body::empty()).unwrap()).await;
+    assert_eq!(compressed.headers()["content-encoding"], "gzip");
+    let compressed = compressed.into_body().collect().await.unwrap().to_bytes();
+
+    let handler = async |attempt: LoginAttempt, Form(login): Form<Login>| {
+        assert_eq!(attempt.user().as_deref(), Some("user"));
+        assert_eq!(login.username, "user");
+        attempt.failed();
+        StatusCode::UNAUTHORIZED
+    };
+    for (inside, answer) in [(true, (400, 0)), (false, (401, 1))] {
+        let limiter = limiter();
+        let layer =
+            LoginRateLimitLayer::new(limiter.clone()).with_body_user(FormField::new("username"));
+        let app = Router::new().route("/login", post(handler));
+        let app = if inside {
+            app.layer(RequestDecompressionLayer::new()).layer(layer)
+        } else {
+            app.layer(layer).layer(RequestDecompressionLayer::new())
+        };
+        let mut request = post_body(FORM, "");
+        *request.body_mut() = Body::from(compressed.clone());
+        let gzip = "gzip".parse().unwrap();
+        request.headers_mut().insert("content-encoding", gzip);
+        let status = send(&serve(app), request).await.status().as_u16();
+        assert_eq!((status, usage(&limiter).await), answer, "inside: {inside}");
+    }
+}
+
 /// Only outside does CORS reach the refusals, which scripts of other origins can't read otherwise.
 #[tokio::test]
 async fn a_refusal_has_cors_headers_only_where_cors_is_outside() {
@@ -1085,4 +1126,123 @@ async fn a_refusal_looks_alike_for_users_that_exist_and_users_that_do_not() {
     }
     assert_eq!(answers[0].0, answers[1].0);
     assert_eq!(answers[0].1, answers[1].1);
+}
+
+/// How often scripts, and commands in them, were executed; not what a store says to itself.
+fn executed(redis: &RedisServer) -> BTreeMap<String, u64> {
+    let stats: String = redis.command(&["INFO", "commandstats"]);
+    let command = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let is_ours = !name.starts_with("client")
+            && !matches!(name, "info" | "hello" | "publish" | "subscribe" | "ping");
+        let calls = rest.split(',').next()?.parse().ok()?;
+        is_ours.then(|| (name.to_owned(), calls))
+    };
+    stats.lines().filter_map(command).collect()
+}
+
+/// An attempt as a client sees it, to the last byte, and what it made Redis do, which a client can time.
+#[derive(Debug, PartialEq)]
+struct Observed {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+    executed: BTreeMap<String, u64>,
+}
+
+/// The handler of docs/axum.md, which identifies an unknown user too.
+async fn identifying(
+    attempt: LoginAttempt,
+    Form(login): Form<Login>,
+) -> Result<StatusCode, ReserveError> {
+    let is_known = login.username.starts_with("known");
+    let account = is_known.then_some(login.username.len());
+    let user = match account {
+        Some(id) => format!("id:{id}"),
+        None => format!("name:{}", login.username),
+    };
+    attempt.identify(&user).await?;
+    match account {
+        Some(_) => attempt.failed(),
+        None => attempt.unknown_user(),
+    }
+    Ok(StatusCode::UNAUTHORIZED)
+}
+
+/// Seven attempts at a user from an address, none of which has the right password.
+async fn observe(
+    (app, limiter, redis): (&Router, &LoginLimiter, &RedisServer),
+    (address, user): (&str, &str),
+) -> Vec<Observed> {
+    let mut all = Vec::new();
+    for _ in 0..7 {
+        let before = executed(redis);
+        let mut request = post_body(FORM, &format!("username={user}"));
+        let peer = PeerAddressExtension((ip(address), 5000).into());
+        request.extensions_mut().insert(peer);
+        let (parts, body) = send(app, request).await.into_parts();
+        limiter.all_settled().await.unwrap();
+        let mut executed = executed(redis);
+        executed.retain(|name, calls| {
+            *calls -= before.get(name).unwrap_or(&0);
+            *calls > 0
+        });
+        all.push(Observed {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.collect().await.unwrap().to_bytes(),
+            executed,
+        });
+    }
+    all
+}
+
+/// A client learns nothing by headers, their values, bodies, or what an attempt costs, under either policy, with and
+/// without a cache of blocks, whether the layer or only the handler knows the user.
+#[tokio::test]
+async fn an_attempt_at_a_user_who_exists_costs_and_looks_the_same_as_at_one_who_does_not() {
+    for (policy, cached_blocks) in [
+        (Policy::default(), 0),
+        (Policy::default(), 1_000),
+        (Policy::strict(), 0),
+        (Policy::strict(), 1_000),
+    ] {
+        for by_handler_only in [false, true] {
+            let redis = RedisServer::start();
+            let store = redis
+                .builder()
+                .with_clock(ManualClock::at(START))
+                .with_block_cache_capacity(cached_blocks);
+            let store = store.connect(redis.url()).await.unwrap();
+            let limiter = LoginLimiter::new(policy.clone(), store);
+            let layer = LoginRateLimitLayer::new(limiter.clone()).with_rate_limit_fields(true);
+            let route = if by_handler_only {
+                post(identifying).layer(layer)
+            } else {
+                post(identifying).layer(layer.with_body_user(FormField::new("username")))
+            };
+            let app = Router::new().route("/login", route);
+            let of = (&app, &limiter, &redis);
+            // The first call of each script carries its text.
+            observe(of, ("198.51.100.1", "first")).await;
+            observe(of, ("198.51.100.2", "known too")).await;
+
+            let known = observe(of, ("192.0.2.1", "known")).await;
+            let unknown = observe(of, ("192.0.2.2", "other")).await;
+            let about = format!("{cached_blocks} cached, by handler only: {by_handler_only}");
+            for (i, (known, unknown)) in known.iter().zip(&unknown).enumerate() {
+                assert_eq!(known, unknown, "attempt {}, {about}", i + 1);
+            }
+            let statuses: Vec<_> = known.iter().map(|of| of.status.as_u16()).collect();
+            assert_eq!(statuses, [401, 401, 401, 401, 401, 429, 429], "{about}");
+            let has_fields = |of: &Observed| of.headers.contains_key("ratelimit");
+            assert!(known[..5].iter().all(has_fields), "{about}");
+            let calls = |of: &Observed| of.executed.get("evalsha").copied().unwrap_or(0);
+            // As docs/production.md has it: the address is reserved before the user is known, and taken back.
+            if cached_blocks > 0 {
+                assert_eq!(calls(&known[6]), 2, "{about}");
+            }
+            assert!(calls(&known[0]) >= 2, "{about}");
+        }
+    }
 }

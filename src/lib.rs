@@ -107,7 +107,6 @@ mod metrics;
 mod missing_layer;
 mod normalize;
 mod policy;
-#[cfg(feature = "serde")]
 mod timestamp;
 
 pub use address::{Address, ParseAddressError};

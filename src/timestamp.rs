@@ -20,6 +20,7 @@ pub(crate) fn to_text(time: Millis) -> String {
 }
 
 /// The text of a time, in UTC, always with milliseconds: texts sort as their times do.
+#[cfg(feature = "serde")]
 pub(crate) fn to_fixed_text(time: Millis) -> String {
     let mut text = to_text(time.min(MAX));
     if text.len() == "1970-01-01T00:00:00Z".len() {
@@ -29,6 +30,7 @@ pub(crate) fn to_fixed_text(time: Millis) -> String {
 }
 
 /// Reads a time from 1970 to 9999.
+#[cfg(feature = "serde")]
 pub(crate) fn parse(text: &str) -> Option<Millis> {
     let bytes = text.as_bytes();
     let (fixed, rest) = (bytes.get(..19)?, text.get(19..)?);
@@ -60,6 +62,7 @@ pub(crate) fn parse(text: &str) -> Option<Millis> {
 }
 
 /// Whether the zone is ahead of UTC, and by how much.
+#[cfg(feature = "serde")]
 fn offset(zone: &str) -> Option<(bool, Millis)> {
     if zone == "Z" {
         return Some((true, 0));
@@ -74,12 +77,14 @@ fn offset(zone: &str) -> Option<(bool, Millis)> {
     (hours < 24 && minutes < 60).then_some((is_ahead, offset))
 }
 
+#[cfg(feature = "serde")]
 fn digits(text: &str) -> Option<u64> {
     let are_digits = text.bytes().all(|b| b.is_ascii_digit());
     are_digits.then(|| text.parse().ok()).flatten()
 }
 
 /// Days since 1970-01-01; `None` if the month has no such day.
+#[cfg(feature = "serde")]
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let months = 1..=12;
     if !months.contains(&month) || !(1..=days_of(year, month)).contains(&day) {
@@ -123,7 +128,7 @@ const fn days_of(year: u64, month: u64) -> u64 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "serde"))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

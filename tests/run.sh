@@ -72,6 +72,16 @@ say "redis: $REDIS_SERVER $version"
 need "${CHROMEDRIVER:-chromedriver}" chromium-driver chromium-chromedriver chromedriver
 say "browser: $("${CHROMEDRIVER:-chromedriver}" --version)"
 
+# For the accessibility of the pages, installed below target/.
+AXE=${AXE:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/axe/node_modules/axe-core/axe.min.js}
+if ! [ -f "$AXE" ]; then
+  need npm npm
+  npm install --silent --no-audit --no-fund --ignore-scripts \
+    --prefix "${CARGO_TARGET_DIR:-target}/axe" axe-core@4.14.0 || true
+  [ -f "$AXE" ] || give_up "axe-core is missing and could not be installed: set AXE to its axe.min.js"
+fi
+export AXE
+
 # For the alert rules.
 need promtool prometheus
 

@@ -42,8 +42,61 @@ async fn a_person_who_is_refused_sees_a_page_with_style() {
         let language = browser.run("return document.documentElement.lang").await;
         assert_eq!(language, "en");
     }
+    counts_down(&browser).await;
+    is_accessible(&browser, "page").await;
+}
+
+/// The time that is left runs, by style alone.
+async fn counts_down(browser: &Browser) {
+    let left = async || {
+        // Each counter is a text of its own.
+        let drawn = browser.drawn_texts().await.concat();
+        let is_clock = |text: &&[u8]| {
+            let is_digit = |(i, b): (usize, &u8)| match i % 3 {
+                2 => *b == b':',
+                _ => b.is_ascii_digit(),
+            };
+            text.iter().enumerate().all(is_digit)
+        };
+        let clock = drawn.as_bytes().windows(8).find(is_clock);
+        clock.map(|text| String::from_utf8_lossy(text).into_owned())
+    };
+    let first = left().await.expect("a countdown");
+    assert!(
+        first == "24:00:00" || first.starts_with("23:59:"),
+        "{first}"
+    );
+    let mut later = first.clone();
+    while later == first {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        later = left().await.expect("a countdown");
+    }
+    assert!(
+        later.starts_with("23:59:") && later < first,
+        "{first} {later}"
+    );
+    let scripts = browser.run("return document.scripts.length").await;
+    assert_eq!(scripts, 0);
+    // The moment is one that the browser understands, a day from now.
+    let hours = "return (new Date(document.querySelector('time').dateTime) - new Date()) / 3600000";
+    let hours = browser.run(hours).await.as_f64().expect("a time");
+    assert!((23.9..=24.1).contains(&hours), "{hours}");
+}
+
+/// In both schemes, on a desk and on a phone, with a picture of each below target/.
+async fn is_accessible(browser: &Browser, name: &str) {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    std::fs::write(directory.join("page.png"), browser.screenshot().await).unwrap();
+    for scheme in ["light", "dark"] {
+        for width in [1024, 360] {
+            browser.show_as(scheme, width).await;
+            let violations = browser.accessibility_violations().await;
+            assert_eq!(violations, [""; 0], "{scheme}, {width} pixels");
+            let overflow = "return document.documentElement.scrollWidth - innerWidth";
+            assert_eq!(browser.run(overflow).await, 0, "{width} pixels");
+            let picture = directory.join(format!("{name}-{scheme}-{width}.png"));
+            std::fs::write(picture, browser.screenshot().await).unwrap();
+        }
+    }
 }
 
 #[tokio::test]

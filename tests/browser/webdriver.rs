@@ -118,6 +118,58 @@ impl Browser {
         self.command("execute/sync", script).await
     }
 
+    /// Shows pages as a system in this scheme does, on a screen of this width.
+    pub async fn show_as(&self, scheme: &str, width: u32) {
+        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+        self.devtools("Emulation.setEmulatedMedia", json!({"features": [feature]}))
+            .await;
+        let screen =
+            json!({"width": width, "height": 640, "deviceScaleFactor": 2, "mobile": width < 500});
+        self.devtools("Emulation.setDeviceMetricsOverride", screen)
+            .await;
+    }
+
+    /// The result of a command of the browser's own protocol.
+    pub async fn devtools(&self, command: &str, parameters: Value) -> Value {
+        let command = json!({"cmd": command, "params": parameters});
+        self.command("goog/cdp/execute", command).await
+    }
+
+    /// All that is drawn as text, what comes from styles included.
+    pub async fn drawn_texts(&self) -> Vec<String> {
+        let nothing = json!({"computedStyles": []});
+        let snapshot = self.devtools("DOMSnapshot.captureSnapshot", nothing).await;
+        let text = |index: &Value| {
+            let index = usize::try_from(index.as_i64()?).ok()?;
+            snapshot["strings"][index].as_str().map(str::to_owned)
+        };
+        let drawn = snapshot["documents"][0]["layout"]["text"].as_array();
+        drawn.expect("a layout").iter().filter_map(text).collect()
+    }
+
+    /// What axe-core finds wrong with the page, one line for each rule.
+    pub async fn accessibility_violations(&self) -> Vec<String> {
+        let axe = std::env::var("AXE").unwrap_or_else(|_| {
+            let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+            let target = target.expect("a directory").display();
+            format!("{target}/axe/node_modules/axe-core/axe.min.js")
+        });
+        let script = std::fs::read_to_string(&axe).unwrap_or_else(|error| {
+            panic!("{axe} cannot be read ({error}): run tests/run.sh, which installs axe-core, or set AXE to its axe.min.js")
+        });
+        let run = "return axe.run(document).then(found => ({
+            passes: found.passes.length,
+            violations: found.violations.map(rule => `${rule.id}: ${rule.help}: ${rule.nodes.map(node => node.html)}`),
+            incomplete: found.incomplete.map(rule => `${rule.id} could not be decided: ${rule.nodes.map(node => node.html)}`),
+        }))";
+        let found = self.run(&format!("{script};\n{run}")).await;
+        let passes = found["passes"].as_u64().unwrap_or_default();
+        assert!(passes >= 10, "axe-core has examined nothing: {found}");
+        let lines = ["violations", "incomplete"].into_iter();
+        let lines = lines.flat_map(|kind| found[kind].as_array().cloned().unwrap_or_default());
+        lines.map(|line| line.to_string()).collect()
+    }
+
     /// Waits until the page contains `text`, and returns all that a person reads on it. For pages that replace
     /// each other: between two of them there are no elements, and a script may be aborted.
     pub async fn page_reads(&self, text: &str) -> String {

@@ -17,6 +17,7 @@ mod events;
 mod examples;
 mod failover;
 mod grpc;
+mod key_limiter;
 mod known_addresses;
 mod ledger;
 mod limiter;

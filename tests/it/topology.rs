@@ -8,7 +8,7 @@ use tower_login_rate_limit::{
 };
 
 use crate::support::{
-    RedisCluster, RedisSentinel, RedisServer, attempt, closed, eventually, fail, ip, refused,
+    RedisCluster, RedisSentinel, RedisServer, attempt, closed, fail, ip, refused,
 };
 
 const HOME: &str = "192.0.2.1";
@@ -231,75 +231,6 @@ async fn a_redis_that_is_not_fit_is_said_to_be_so() {
         panic!("{warnings:?}");
     };
     assert!(warning.contains(&cluster.nodes[1].port()), "{warning}");
-}
-
-/// The rights that docs/production.md says are enough.
-#[tokio::test]
-async fn a_user_with_the_rights_of_the_documentation_can_do_everything() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/production.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let acl = page.lines().find(|line| line.starts_with("ACL SETUSER"));
-    let acl: Vec<_> = acl.expect("the rights").split(' ').collect();
-    let mut redis = RedisServer::start();
-    redis.keys_may_live(Some(Duration::from_secs(90 * 86_400)));
-    let cluster = RedisCluster::start();
-    for server in cluster.nodes.iter().chain([&redis]) {
-        server.command::<()>(&acl);
-    }
-    let urls = [
-        format!("redis://shop:password@127.0.0.1:{}", redis.port()),
-        cluster.url().replace("://", "://shop:password@"),
-    ];
-    for url in urls {
-        let builder = closed()
-            .with_prefix("shop:login")
-            .with_deadline(Duration::from_secs(20));
-        let store = builder.connect(url).await.unwrap();
-        eventually(|| store.status().is_subscribed).await;
-        assert_eq!(store.health().await.unwrap().warnings, Vec::<String>::new());
-        let hour = Period::hours(1);
-        for limit in [
-            Limit::attempts(3).within(hour).build().unwrap(),
-            Limit::attempts(3)
-                .within(hour)
-                .as_token_bucket()
-                .build()
-                .unwrap(),
-            Limit::attempts(3)
-                .within(hour)
-                .as_sliding_counter()
-                .build()
-                .unwrap(),
-            Limit::attempts(3)
-                .within(hour)
-                .blocked_for(hour)
-                .then_for(hour)
-                .build()
-                .unwrap(),
-            Limit::default_backoff().build().unwrap(),
-        ] {
-            let policy = Policy::strict().with_user_address_limit(limit).unwrap();
-            let limiter = LoginLimiter::new(policy, store.clone());
-            let outcomes = [Outcome::MfaPending, Outcome::Success, Outcome::Failure];
-            for outcome in outcomes {
-                attempt(&limiter, ip(HOME), "user", outcome).await.unwrap();
-            }
-            while attempt(&limiter, ip(HOME), "user", Outcome::Failure)
-                .await
-                .is_ok()
-            {}
-            limiter.unblock((ip(HOME), "user")).await.unwrap();
-            attempt(&limiter, ip(HOME), "user", Outcome::Success)
-                .await
-                .unwrap();
-            assert_eq!(limiter.known_addresses("user").await.unwrap().len(), 1);
-        }
-        // Some are only told after an outage.
-        assert_eq!(store.status().pending, 0);
-    }
-    for node in cluster.nodes {
-        node.flush();
-    }
 }
 
 /// A password was reset, and nobody had guessed.

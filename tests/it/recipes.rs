@@ -384,3 +384,41 @@ async fn the_metrics_example_is_scraped_by_prometheus_and_alerts() {
         .unwrap();
     assert_eq!(alert, "ALERT: user-address blocks 127.0.0.1 for 1 day");
 }
+
+/// What docs/axum.md shows of axum-login, which is no dependency of the tests, is in the program that is tested.
+#[test]
+fn the_page_shows_the_axum_login_example_as_it_is() {
+    let page = include_str!("../../docs/axum.md");
+    let program = include_str!("../../examples/axum-login/src/main.rs");
+    let manifest = include_str!("../../examples/axum-login/Cargo.toml");
+    let (_, page) = page.split_once("## With axum-login").expect("a section");
+    let block = |language: &str| {
+        let (_, block) = page
+            .split_once(&format!("```{language}\n"))
+            .expect(language);
+        block.split_once("\n```").expect("an end").0
+    };
+    let mut rest = program;
+    let mut shown = 0;
+    for line in block("rust,ignore").lines().map(str::trim) {
+        if line.is_empty() || line.starts_with("//") {
+            continue;
+        }
+        // In the order of the program.
+        let found = rest.lines().position(|other| other.trim() == line);
+        let found = found.unwrap_or_else(|| panic!("not in the example: {line}"));
+        let next: usize = rest
+            .lines()
+            .take(found + 1)
+            .map(|line| line.len() + 1)
+            .sum();
+        rest = &rest[next.min(rest.len())..];
+        shown += 1;
+    }
+    assert!(shown > 60, "{shown} lines");
+    for line in block("toml").lines() {
+        let line = line.split(" #").next().unwrap_or(line);
+        let line = line.replace("version = \"0.1\"", "path = \"../..\"");
+        assert!(manifest.contains(&line), "{line}");
+    }
+}

@@ -53,6 +53,28 @@ feature_sets() {
     }' Cargo.toml
 }
 
+# compare_api_page ALL: ALL is the page of all items that rustdoc writes. The names of types on the page are those at
+# the beginning of each row.
+compare_api_page() {
+  local items item types wrong=0
+  items=$(grep -oE '<li><a href="[^"]*">[^<]*' "$1" | sed 's/.*>//')
+  [ "$(wc -l <<<"$items")" -gt 100 ] || give_up "$1 does not list the items of the crate"
+  while read -r item; do
+    if ! grep -qw -- "${item##*::}" docs/api.md; then
+      echo "docs/api.md lacks $item"
+      wrong=1
+    fi
+  done <<<"$items"
+  types=$(sed -nE 's/^\| (`[^|]*) \|.*/\1/p' docs/api.md | grep -oE '\b[A-Z][A-Za-z]+\b' | sort -u)
+  while read -r item; do
+    if ! grep -qE "(^|::)$item\$" <<<"$items"; then
+      echo "docs/api.md names $item, which does not exist"
+      wrong=1
+    fi
+  done <<<"$types"
+  [ "$wrong" = 0 ] || give_up "docs/api.md differs from the API"
+}
+
 command -v cargo >/dev/null || give_up "cargo is missing: install Rust, see rustup.rs"
 cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
   give_up "rustfmt or clippy is missing: run 'rustup component add rustfmt clippy'"
@@ -110,6 +132,8 @@ say "documentation, for no, the default and all features"
 for features in --no-default-features "" --all-features; do
   RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps $features
 done
+say "docs/api.md names every public item, and no other"
+compare_api_page "${CARGO_TARGET_DIR:-target}/doc/tower_login_rate_limit/all.html"
 
 say "tests"
 cargo test --locked --all-features

@@ -121,7 +121,7 @@ impl Denial {
     }
 
     /// The user that the handler has [identified](crate::LoginAttempt::identify), if any. Whether it differs from
-    /// the one that was typed tells that an account exists: not for clients.
+    /// the one that was typed shows that an account exists: not for clients.
     pub fn identified(&self) -> Option<&str> {
         self.identified.as_deref()
     }

@@ -32,7 +32,7 @@ use crate::{Reason, Refusal};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
 
-/// Cloned for each response, which is cheaper than inserting one header after the other. Has room for more
+/// Cloned for each response, which is cheaper than inserting one header after the other. Has capacity for more
 /// than its headers, or replacing the value of `Retry-After` would make the clone grow.
 static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
     let mut headers = HeaderMap::with_capacity(6);

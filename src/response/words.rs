@@ -1,4 +1,4 @@
-//! What a page says, in the language of the app.
+//! The words of a page, in the language of the app.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Unit {
     Second,
 }
 
-/// What an [`HtmlPage`](super::HtmlPage) says, to be translated. [`English`] is the original.
+/// The words of an [`HtmlPage`](super::HtmlPage), to be translated. [`English`] is the original.
 ///
 /// Everything is text, which the page escapes.
 ///

@@ -85,8 +85,8 @@ impl Field {
 
 /// A rule of an access list: allow or deny what matches. See [the module](super) for an example.
 ///
-/// A rule by user has the name in clear: it is compared with what clients type, and shown to operators. So is the name
-/// wherever the rule is stored, in a file or in the ruleset of a fleet in Redis. The [`Debug`] form does not show it.
+/// A rule by user has the name in clear: it is compared with what clients type, and shown to operators. It is in
+/// clear wherever the rule is stored: in a file, or in the ruleset of a fleet in Redis. The [`Debug`] form does not show it.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use = "a rule does nothing until it is part of a set"]
 pub struct AccessRule {

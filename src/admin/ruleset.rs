@@ -139,8 +139,8 @@ impl Admin {
     /// that does it, which is ahead of all limits, counts nothing, and can be
     /// [removed](Self::remove_access_rule).
     ///
-    /// The name of a user is [in clear](Self::add_access_rule#names-in-the-store) in the store then, whatever
-    /// [`UserDisplay`](crate::event::UserDisplay) was chosen: nothing else in the store is.
+    /// The name of a user is then [in clear](Self::add_access_rule) in the store. Everything else
+    /// there shows it as [`UserDisplay`](crate::event::UserDisplay) was chosen.
     ///
     /// # Errors
     ///

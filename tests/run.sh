@@ -37,7 +37,8 @@ feature_sets() {
         if (!(other in set) && index(enables[name], "\"" other "\"")) add(other)
     }
     /^\[/ { in_features = $0 == "[features]" }
-    in_features && /^[a-z]/ && $1 != "default" { names[++count] = $1; enables[$1] = $0 }
+    in_features && /^[a-z]/ && $1 != "default" { names[++count] = name = $1; enables[$1] = $0 }
+    in_features && /^ / { enables[name] = enables[name] $0 }
     END {
       for (i = 0; i <= count; i++) for (j = i; j <= count; j++) {
         if (i == j && i > 0) continue

@@ -132,7 +132,7 @@ struct Follower {
 
 impl Follower {
     async fn run(self, mut announcements: Announcements) {
-        let (mut reported, mut lost_since) = (None::<Instant>, None);
+        let (mut reported, mut lost_since) = (None::<(Instant, u64)>, None);
         let mut announces = true;
         loop {
             let Some(limiter) = self.limiter.upgrade() else {
@@ -141,8 +141,12 @@ impl Follower {
             if let Ok(version) = self.ledger.document_version().await {
                 self.follow(&limiter, version, &mut lost_since).await;
             }
-            if reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
-                reported = Some(Instant::now());
+            // A new version at once: an operator watches it arrive.
+            let is_known = reported.is_some_and(|(at, version)| {
+                at.elapsed() < REPORT_EVERY && version == limiter.version()
+            });
+            if !is_known {
+                reported = Some((Instant::now(), limiter.version()));
                 self.report(&limiter).await;
             }
             // Held while it waits, the limiter would never end.

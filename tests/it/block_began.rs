@@ -1,5 +1,7 @@
 //! The moment at which a block begins is reported once, by the settlement that brings it.
 
+mod processes;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -20,16 +22,13 @@ const HOME: &str = "192.0.2.1";
 const USERS: usize = 5;
 
 /// Guesses at several users of two addresses until everything is blocked, all at once, through several
-/// processes; each block that begins in the store is reported by exactly one of them.
-async fn guess_through(name: &str, processes: Vec<Arc<dyn Store>>) {
+/// stores; each block that begins in Redis is reported by exactly one of them.
+async fn guess_through(name: &str, stores: Vec<Arc<dyn Store>>) {
     let policy = Policy::default();
     let began = Arc::new(Mutex::new(HashMap::<String, u32>::new()));
     let mut tasks = Vec::new();
     for task in 0..256 {
-        let (store, policy) = (
-            Arc::clone(&processes[task % processes.len()]),
-            policy.clone(),
-        );
+        let (store, policy) = (Arc::clone(&stores[task % stores.len()]), policy.clone());
         let began = Arc::clone(&began);
         tasks.push(tokio::spawn(async move {
             for round in 0..8 * USERS {
@@ -60,7 +59,7 @@ async fn guess_through(name: &str, processes: Vec<Arc<dyn Store>>) {
     for i in 0..2 * USERS {
         let (address, user) = address_and_user(i);
         let slots = slots(&policy, &address, &user);
-        let standings = processes[0].check(&slots).await.unwrap();
+        let standings = stores[0].check(&slots).await.unwrap();
         for (name, standing) in names(&address, &user).iter().zip(&*standings) {
             if standing.is_blocked() && !blocked.contains(name) {
                 blocked.push(name.clone());
@@ -97,26 +96,26 @@ fn slots<'a>(policy: &'a Policy, address: &str, user: &'a str) -> [Slot<'a>; 2] 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parallel_guesses_through_four_processes_report_each_block_once() {
+async fn parallel_guesses_through_four_stores_report_each_block_once() {
     guess_through("memory", vec![Arc::new(MemoryStore::new())]).await;
     let redis = RedisServer::start();
-    let mut processes: Vec<Arc<dyn Store>> = Vec::new();
+    let mut stores: Vec<Arc<dyn Store>> = Vec::new();
     for _ in 0..4 {
-        // Without the cache, so that every process asks.
+        // Without the cache, so that every store asks.
         let builder = RedisStore::builder().with_block_cache_capacity(0);
         let builder = builder.with_deadline(Duration::from_secs(20));
         let store = builder.connect(redis.url()).await.unwrap();
-        processes.push(Arc::new(store));
+        stores.push(Arc::new(store));
     }
-    guess_through("redis", processes).await;
+    guess_through("redis", stores).await;
     let cluster = RedisCluster::start();
-    let processes = (0..4).map(|_| {
+    let stores = (0..4).map(|_| {
         let builder = RedisStore::builder().with_block_cache_capacity(0);
         let builder = builder.with_deadline(Duration::from_secs(20));
         let store = builder.build_with_manager(cluster.client());
         Arc::new(store.unwrap()) as Arc<dyn Store>
     });
-    guess_through("cluster", processes.collect()).await;
+    guess_through("cluster", stores.collect()).await;
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod redis_cluster;
 mod redis_sentinel;
 mod redis_server;
 pub mod server;
+mod worker;
 
 use std::{
     net::IpAddr,
@@ -36,6 +37,7 @@ pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_server::{RedisServer, free_port};
+pub use worker::Worker;
 
 /// When tests that set the clock begin: a real date, so that numbers have their real size.
 pub const START: u64 = 1_790_000_000_000;

@@ -1,13 +1,8 @@
 //! Rules that change while logins are served.
 
-use std::{
-    io::Write,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    time::{Duration, Instant},
-};
+mod processes;
+
+use std::{io::Write, time::Duration};
 
 use tower_login_rate_limit::{
     Limit, LoginLimiter, Outcome, Period, Policy, ReserveError, Rule,
@@ -149,77 +144,6 @@ async fn an_attempt_under_way_finishes_under_the_policy_it_began_with() {
     admin.replace_ruleset(1, default, &author()).await.unwrap();
     let report = limiter.check((ip(CLIENT), "alice")).await.unwrap();
     assert_eq!(report.rule(Rule::USER_ADDRESS).unwrap().usage, 4);
-}
-
-/// Two instances serve logins while the policy changes a hundred times and Redis restarts in between.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_changes_reach_the_other_instance_each_within_a_second() {
-    let mut redis = server(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let (one, other) = two_on(&redis).await;
-    let admin = one.admin().unwrap();
-    let (stop, mixtures) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU32::new(0)),
-    );
-    let serving: Vec<_> = [one.clone(), other.clone()]
-        .into_iter()
-        .enumerate()
-        .map(|(i, limiter)| {
-            let (stop, mixtures) = (Arc::clone(&stop), Arc::clone(&mixtures));
-            tokio::spawn(async move {
-                let mut served = 0_u32;
-                while !stop.load(Ordering::Relaxed) {
-                    let user = format!("user-{i}-{served}");
-                    let address = ip(&format!("10.{i}.{}.{}", served / 200 % 200, served % 200));
-                    if let Ok(attempt) = limiter.reserve((address, &*user)).await {
-                        let limit = |rule| attempt.report().rule(rule).map(|s| s.limit);
-                        // Each version has the same number in both rules.
-                        let pair = limit(Rule::USER_ADDRESS);
-                        let address = limit(Rule::ADDRESS);
-                        if pair != address && (pair, address) != (Some(5), Some(25)) {
-                            mixtures.fetch_add(1, Ordering::Relaxed);
-                        }
-                        let _ = attempt.settle(Outcome::Success).await;
-                        served += 1;
-                    }
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
-                served
-            })
-        })
-        .collect();
-    let mut slowest = Duration::ZERO;
-    for round in 1..=100_u32 {
-        let same = Limit::attempts(round + 100).within(Period::days(1));
-        let next = policy(round + 100).with_address_limit(same).unwrap();
-        let expected = u64::from(round) - 1;
-        let written = loop {
-            let ruleset = Ruleset::new(next.clone());
-            match admin.replace_ruleset(expected, ruleset, &author()).await {
-                Ok(version) => break version,
-                // While Redis restarts.
-                Err(error) if error.kind() == AdminErrorKind::Store => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Err(error) => panic!("{round}: {error}"),
-            }
-        };
-        assert_eq!(written, u64::from(round));
-        let began = Instant::now();
-        eventually(|| other.version() == written).await;
-        slowest = slowest.max(began.elapsed());
-        assert_eq!(limit_of(&other), round + 100);
-        if round % 30 == 0 {
-            redis.kill();
-            redis.restart();
-        }
-    }
-    stop.store(true, Ordering::Relaxed);
-    for task in serving {
-        assert!(task.await.unwrap() > 0);
-    }
-    assert_eq!(mixtures.load(Ordering::Relaxed), 0);
-    eprintln!("the slowest of 100 changes was in force after {slowest:?}");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ struct State {
     /// Connections opened before so many others swallow what they get.
     swallowing: AtomicUsize,
     calls: AtomicUsize,
+    polls: AtomicUsize,
     to_lose: AtomicUsize,
     fault: Mutex<Fault>,
 }
@@ -107,6 +108,11 @@ impl Proxy {
     pub fn calls(&self) -> usize {
         self.state.calls.load(Ordering::SeqCst)
     }
+
+    /// How often the version of the ruleset was asked for.
+    pub fn polls(&self) -> usize {
+        self.state.polls.load(Ordering::SeqCst)
+    }
 }
 
 /// One connection.
@@ -153,6 +159,8 @@ impl Passage {
                 let command: Vec<u8> = commands.drain(..length).collect();
                 let is_call = count(&command[..length.min(20)], b"EVAL") > 0;
                 self.state.calls.fetch_add(is_call.into(), Ordering::SeqCst);
+                let is_poll = count(&command[..length.min(20)], b"HMGET") > 0;
+                self.state.polls.fetch_add(is_poll.into(), Ordering::SeqCst);
                 match self.fault() {
                     Fault::BlackHole => continue,
                     Fault::Resets => return,

@@ -462,31 +462,44 @@ mod tests {
         for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::Boolean(true)] {
             assert!(standings(&reply, Some(TOKEN), 1, |_| Some(5), |_| false).is_err());
             assert!(addresses(&reply).is_err());
-            assert!(tokens(&reply).is_err());
+            assert!(cleaned_up(&reply, 2).is_err());
         }
         // A check that says that something was reserved.
         assert!(read(counter(1, 5, OURS, 0), false).is_err());
-        assert!(settled(&Value::Int(-1), 2).is_err());
-        assert!(settled(&Value::Int(3), 2).is_err());
-        assert!(settled(&Value::Nil, 2).is_err());
+        let failed = |reply: Value| settled(&reply, 2, Settlement::Failed);
+        assert!(failed(Value::Int(-1)).is_err());
+        assert!(failed(Value::Int(3)).is_err());
+        assert!(failed(Value::Nil).is_err());
         let blocked = [1, 1, 5, 5, 1000, 5000].map(Value::Int);
         assert_eq!(
-            settled(&Value::Array(blocked.to_vec()), 2)
-                .unwrap()
-                .began
-                .len(),
+            failed(Value::Array(blocked.to_vec())).unwrap().began.len(),
             1
         );
         for (i, wrong) in [(0, -1), (1, 2), (2, -1), (3, 0), (4, 0), (4, -2), (5, -1)] {
             let mut values = blocked.to_vec();
             values[i] = Value::Int(wrong);
-            assert!(settled(&Value::Array(values), 2).is_err(), "{i}: {wrong}");
+            assert!(failed(Value::Array(values)).is_err(), "{i}: {wrong}");
         }
         for len in [0, 1, 5] {
-            assert!(settled(&Value::Array(blocked[..len].to_vec()), 2).is_err());
+            assert!(failed(Value::Array(blocked[..len].to_vec())).is_err());
         }
         assert!(addresses(&Value::Array(vec![Value::BulkString(b"nowhere".to_vec())])).is_err());
         let short = Value::Array(vec![Value::BulkString(vec![7; 15])]);
-        assert!(tokens(&short).is_err());
+        assert!(cleaned_up(&short, 2).is_err());
+        // Positions of counters that there are not, and what is no position.
+        let lifted = |values: &[Value]| {
+            let reply = Value::Array(values.to_vec());
+            let cleaned_up = cleaned_up(&Value::Array(vec![reply.clone()]), 2);
+            let counted = [&[Value::Int(1)], values].concat();
+            let canceled = settled(&Value::Array(counted), 2, Settlement::Canceled);
+            (
+                cleaned_up.ok().map(|(_, lifted)| lifted),
+                canceled.ok().map(|settled| settled.lifted),
+            )
+        };
+        assert_eq!(lifted(&[Value::Int(1)]), (Some(vec![1]), Some(vec![1])));
+        for wrong in [Value::Int(2), Value::Int(-1), Value::Nil, Value::Okay] {
+            assert_eq!(lifted(&[wrong]), (None, None));
+        }
     }
 }

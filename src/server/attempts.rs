@@ -39,7 +39,7 @@ const CLOCK_SKEW: Millis = 60_000;
 /// for one check of a password: never a session.
 #[utoipa::path(
     post, path = "/v1/attempts", tag = "decisions", operation_id = "reserve",
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters, new and random for each check of a password", pattern = "^[!-~]{1,255}$")),
+    params(("Idempotency-Key" = Option<String>, Header, nullable = false, description = "1 to 255 visible ASCII characters, new and random for each check of a password", pattern = "^[!-~]{1,255}$")),
     request_body = AttemptRequest,
     responses((status = 200, description = "Admitted or refused", body = Decision), DecideProblems),
 )]
@@ -73,8 +73,6 @@ pub(super) async fn check(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OutcomeRequest {
-    /// How it ended.
-    #[schema(inline)]
     outcome: OutcomeName,
     /// The account that was identified, if that is another name than the one the attempt was reserved with.
     #[serde(default)]
@@ -82,8 +80,10 @@ pub(super) struct OutcomeRequest {
     user: Option<String>,
 }
 
+/// `mfa_pending`: the password is correct and another factor is required. `not_an_attempt`: no password was checked.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = Outcome)]
 enum OutcomeName {
     Success,
     Failure,

@@ -3,7 +3,7 @@
 //! What the proxy knows is in headers, which it must set itself: a client can send headers of these names too. An
 //! `Idempotency-Key` is therefore not honored here.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use axum::{
     Extension, Json,
@@ -14,6 +14,8 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{AUTHORIZATION, RETRY_AFTER, USER_AGENT},
 };
+
+use utoipa::{IntoParams, IntoResponses};
 
 use super::{
     Operator, Shared,
@@ -48,15 +50,15 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[utoipa::path(
     get, path = "/v1/auth-request", tag = "proxies", operation_id = "reserve_for_nginx",
     params(
-        ("X-Login-Address" = String, Header, description = "The client's address", pattern = "^192\\.0\\.2\\.[1-9][0-9]?$"),
-        ("X-Login-User" = Option<String>, Header, description = "The user", pattern = "^[!-~]{0,320}$"),
-        ("X-Login-Authorization" = Option<String>, Header, description = "The client's Authorization: the user of basic authentication, if there is no X-Login-User", pattern = "^Basic dXNlcjpwYXNz$"),
-        ("X-Login-Path" = Option<String>, Header, description = "The path of the login", pattern = "^/[a-z/]{0,100}$"),
-        ("X-Login-Method" = Option<String>, Header, description = "The method of the login", pattern = "^(GET|HEAD|OPTIONS|POST|PUT)$"),
+        ("X-Login-Address" = String, Header, description = "The client's address", format = Ipv4),
+        ("X-Login-User" = Option<String>, Header, nullable = false, description = "The user"),
+        ("X-Login-Authorization" = Option<String>, Header, nullable = false, description = "The client's Authorization: the user of basic authentication, if there is no X-Login-User"),
+        ("X-Login-Path" = Option<String>, Header, nullable = false, description = "The path of the login"),
+        ("X-Login-Method" = Option<String>, Header, nullable = false, description = "The method of the login"),
     ),
     responses(
         (status = 204, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
-        (status = 403, description = "Refused, or the role is not decide", headers(
+        (status = 403, description = "Refused, or the role is not decide", body = super::schema::Problem, content_type = "application/problem+json", headers(
             ("Login-Message" = String, description = "Why, for the person who logs in"),
             ("Retry-After" = u64, description = "Seconds until it lifts, if it does"),
         )),
@@ -69,50 +71,93 @@ pub(super) async fn reserve(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let method = only(&headers, &LOGIN_METHOD)?;
-    if method.is_some_and(|method| matches!(method, "GET" | "HEAD" | "OPTIONS")) {
+    if method.is_some_and(|method| matches!(&*method, "GET" | "HEAD" | "OPTIONS")) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let mut request = AttemptRequest::new(address(&headers)?);
-    request.path = only(&headers, &LOGIN_PATH)?.map(str::to_owned);
+    request.path = only(&headers, &LOGIN_PATH)?.map(Cow::into_owned);
     read(&headers, &mut request).await?;
     let decision = server.reserve(&operator, None, &request).await?;
-    let status = match decision.admitted {
-        true => StatusCode::NO_CONTENT,
-        false => StatusCode::FORBIDDEN,
-    };
-    Ok((status, fields(&decision)).into_response())
+    let fields = fields(&decision);
+    Ok(if decision.admitted {
+        (StatusCode::NO_CONTENT, fields).into_response()
+    } else {
+        let refused = Problem::new(StatusCode::FORBIDDEN, decision.message.unwrap_or_default());
+        (fields, refused).into_response()
+    })
+}
+
+/// What a proxy knows of an outcome.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[allow(dead_code)] // a description
+struct OutcomeHeaders {
+    /// The token of the attempt. Without one there is nothing to settle.
+    #[param(rename = "Login-Attempt", nullable = false)]
+    attempt: Option<String>,
+    /// How it ended: `success`, `failure`, `unknown_user`, `mfa_pending` or `not_an_attempt`.
+    #[param(rename = "X-Login-Outcome", nullable = false)]
+    outcome: Option<String>,
+    /// The status of the login's response, if there is no `X-Login-Outcome`.
+    #[param(rename = "X-Login-Status", nullable = false)]
+    status: Option<String>,
+    /// The account that was identified.
+    #[param(rename = "X-Login-User", nullable = false)]
+    user: Option<String>,
+}
+
+/// What the report of an outcome is answered with.
+#[derive(IntoResponses)]
+#[allow(dead_code)] // a description
+enum OutcomeAnswers {
+    /// Settled, or nothing to settle
+    #[response(status = 204)]
+    Settled,
+    /// Not a token of this service. Nothing has changed.
+    #[response(status = 404, content_type = "application/problem+json")]
+    NotFound(#[to_schema] super::schema::Problem<'static>),
 }
 
 /// Report an outcome, for nginx
 ///
 /// By the name of the outcome, or by the status of the login's response: 2xx is a success; 5xx, 405, 406, 408, 413, 415
 /// and 429 are not an attempt; everything else is a failure, redirects included, since many forms redirect after a
-/// wrong password too. Without a token there is nothing to settle.
+/// wrong password too.
 #[utoipa::path(
-    post, path = "/v1/auth-request/outcome", tag = "proxies", operation_id = "settle_for_nginx",
-    params(
-        ("Login-Attempt" = Option<String>, Header, description = "The token of the attempt", pattern = "^[A-Za-z0-9_-]*$"),
-        ("X-Login-Outcome" = Option<String>, Header, description = "How it ended", pattern = "^(success|failure|unknown_user|mfa_pending|not_an_attempt)$"),
-        ("X-Login-Status" = Option<String>, Header, description = "The status of the login's response, if there is no X-Login-Outcome", pattern = "^[1-5][0-9][0-9]$"),
-        ("X-Login-User" = Option<String>, Header, description = "The account that was identified", pattern = "^[!-~]{0,320}$"),
-    ),
-    responses(
-        (status = 204, description = "Settled, or nothing to settle"),
-        DecideProblems,
-        (status = 404, description = "Not a token of this service. Nothing has changed.", body = super::schema::Problem, content_type = "application/problem+json"),
-    ),
+    post,
+    path = "/v1/auth-request/outcome",
+    tag = "proxies",
+    operation_id = "settle_for_nginx",
+    params(OutcomeHeaders),
+    responses(OutcomeAnswers, DecideProblems)
 )]
 pub(super) async fn settle(
     State(server): State<Shared>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<StatusCode, Problem> {
     let Some(token) = only(&headers, &ATTEMPT)? else {
-        return Ok(StatusCode::NO_CONTENT.into_response());
+        return Ok(StatusCode::NO_CONTENT);
     };
     let outcome = outcome(&headers)?;
     let user = only(&headers, &LOGIN_USER)?;
-    server.settle(token, outcome, user).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    server.settle(&token, outcome, user.as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Report an outcome, for an nginx that sends no other method
+#[utoipa::path(
+    get,
+    path = "/v1/auth-request/outcome",
+    tag = "proxies",
+    operation_id = "settle_for_nginx_by_get",
+    params(OutcomeHeaders),
+    responses(OutcomeAnswers, DecideProblems)
+)]
+pub(super) async fn settle_by_get(
+    server: State<Shared>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    settle(server, headers).await
 }
 
 /// Reserve an attempt, for Envoy
@@ -124,9 +169,9 @@ pub(super) async fn settle(
     post, path = "/v1/ext-authz/{path}", tag = "proxies", operation_id = "reserve_for_envoy",
     params(
         ("path" = String, Path, description = "The path of the login"),
-        ("X-Login-Address" = Option<String>, Header, description = "The client's address", pattern = "^192\\.0\\.2\\.[1-9][0-9]?$"),
-        ("X-Forwarded-For" = Option<String>, Header, description = "The client's address is the last one", pattern = "^192\\.0\\.2\\.[1-9][0-9]?$"),
-        ("X-Login-User" = Option<String>, Header, description = "The user", pattern = "^[!-~]{0,320}$"),
+        ("X-Login-Address" = Option<String>, Header, nullable = false, description = "The client's address", format = Ipv4),
+        ("X-Forwarded-For" = Option<String>, Header, nullable = false, description = "The client's address is the last one"),
+        ("X-Login-User" = Option<String>, Header, nullable = false, description = "The user"),
     ),
     responses(
         (status = 200, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
@@ -172,7 +217,7 @@ async fn read(headers: &HeaderMap, request: &mut AttemptRequest) -> Result<(), P
         agent.chars().take(1_000).collect()
     });
     request.user = match only(headers, &LOGIN_USER)? {
-        Some(user) => Some(user.to_owned()),
+        Some(user) => Some(user.into_owned()),
         None => basic_user(headers).await?,
     };
     Ok(())
@@ -224,7 +269,7 @@ fn outcome(headers: &HeaderMap) -> Result<Outcome, Problem> {
 }
 
 fn address(headers: &HeaderMap) -> Result<IpAddr, Problem> {
-    parse_address(only(headers, &ADDRESS)?.unwrap_or_default())
+    parse_address(&only(headers, &ADDRESS)?.unwrap_or_default())
 }
 
 fn parse_address(text: &str) -> Result<IpAddr, Problem> {
@@ -242,18 +287,18 @@ fn last_forwarded(headers: &HeaderMap) -> Option<String> {
     Some(last.trim().to_owned())
 }
 
-/// A header that may occur once. An empty one is as if absent.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
+/// A header that may occur once. An empty one is as if absent; one that is not UTF-8 is Latin-1, as old clients send it.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, str>>, Problem> {
     let mut values = headers.get_all(name).iter();
-    let value = values.next();
+    let value = values.next().map_or(&[][..], HeaderValue::as_bytes);
     if values.next().is_some() {
         return Err(Problem::bad_request(format!(
             "the header {name} is there twice"
         )));
     }
-    let text = value.map(|value| str::from_utf8(value.as_bytes()));
-    let text = text.transpose().map_err(|_| {
-        Problem::bad_request(format!("the header {name} is not UTF-8: refuse the login"))
-    })?;
-    Ok(text.filter(|text| !text.is_empty()))
+    let text = match str::from_utf8(value) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => value.iter().copied().map(char::from).collect(),
+    };
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }

@@ -144,7 +144,6 @@ pub(super) fn check_length(what: &str, text: Option<&str>, max: usize) -> Result
 
 /// Whether an attempt is admitted, and how its limits stand.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Decision {
     /// Whether the password may be checked.
     pub(super) admitted: bool,

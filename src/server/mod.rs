@@ -109,6 +109,8 @@ struct Inner {
     settling: Mutex<HashSet<Token>>,
     /// Streams of events that may still be opened.
     streams: Arc<Semaphore>,
+    /// Held by the preview that is computed.
+    previews: Semaphore,
     unauthorized: Sampled,
 }
 
@@ -132,6 +134,7 @@ impl Server {
             keys: Keys::new(secret),
             settling: Mutex::default(),
             streams: Arc::new(Semaphore::new(operate::live::MAX_STREAMS)),
+            previews: Semaphore::new(1),
             unauthorized: Sampled::default(),
         }))
     }

@@ -11,7 +11,7 @@ use utoipa::{
 
 use super::{
     attempts, auth_request,
-    operate::{access_rules, blocks, changes, events, known, live, overview, ruleset},
+    operate::{access_rules, blocks, changes, events, known, live, overview, preview, ruleset},
     schema::Problem,
 };
 
@@ -116,12 +116,14 @@ pub(super) enum VersionProblems {
     info(title = "Login rate limit", description = "Decisions on logins, and their administration."),
     paths(
         attempts::reserve, attempts::settle, attempts::check,
-        auth_request::reserve, auth_request::settle, auth_request::ext_authz,
+        auth_request::reserve, auth_request::settle,
+        auth_request::settle_by_get, auth_request::ext_authz,
         overview::status, overview::instances, overview::busiest, overview::wrong_blocks, overview::activity,
         blocks::list, blocks::counts, blocks::explain,
         changes::unblock, changes::forgive, changes::block, changes::note,
         known::list, known::forget,
-        ruleset::read, ruleset::replace, ruleset::check, ruleset::history, ruleset::roll_back,
+        ruleset::read, ruleset::replace, ruleset::check,
+        preview::preview, ruleset::history, ruleset::roll_back,
         access_rules::put, access_rules::remove, access_rules::attempt,
         events::list, live::follow,
         document,

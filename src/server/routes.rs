@@ -14,7 +14,7 @@ use http::{
 
 use super::{
     Role, Shared, Unauthorized, attempts, auth_request, openapi,
-    operate::{self, access_rules, blocks, changes, known, live, overview, ruleset},
+    operate::{self, access_rules, blocks, changes, known, live, overview, preview, ruleset},
     problem::Problem,
 };
 use crate::events;
@@ -32,7 +32,7 @@ pub(super) fn router(server: Shared) -> Router {
         .route("/v1/auth-request", get(auth_request::reserve))
         .route(
             "/v1/auth-request/outcome",
-            get(auth_request::settle).post(auth_request::settle),
+            get(auth_request::settle_by_get).post(auth_request::settle),
         )
         .route("/v1/ext-authz", any(auth_request::ext_authz))
         .route("/v1/ext-authz/", any(auth_request::ext_authz))
@@ -52,6 +52,10 @@ pub(super) fn router(server: Shared) -> Router {
         .route(
             "/v1/admin/ruleset/check",
             post(ruleset::check).layer(DefaultBodyLimit::max(MAX_RULESET)),
+        )
+        .route(
+            "/v1/admin/ruleset/preview",
+            post(preview::preview).layer(DefaultBodyLimit::max(MAX_RULESET)),
         )
         .route("/v1/admin/access-rules/try", post(access_rules::attempt))
         .route("/v1/admin/events", get(operate::events::list))

@@ -80,6 +80,11 @@ pub(super) fn action() -> RefOr<Schema> {
     text().enum_values(Some(["allow", "deny"])).into()
 }
 
+/// Whatever is typed.
+pub(super) fn anything() -> RefOr<Schema> {
+    utoipa::openapi::schema::empty().into()
+}
+
 /// Values of the app by name.
 pub(super) fn values() -> RefOr<Schema> {
     ObjectBuilder::new()
@@ -430,4 +435,89 @@ pub(super) struct Event {
     user: Option<String>,
     /// Which attempt.
     attempt: Option<String>,
+}
+
+/// What a policy would have done with the recorded attempts.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayReport {
+    /// The time of the first event.
+    #[schema(format = DateTime)]
+    from: Option<String>,
+    /// The time of the last event.
+    #[schema(format = DateTime)]
+    to: Option<String>,
+    /// How many attempts were replayed.
+    attempts: u64,
+    /// How many were left out.
+    omitted: u64,
+    /// Each rule, as recorded and as replayed.
+    rules: Vec<ReplayedRule>,
+    /// Attempts that were admitted and would have been refused.
+    refused: u64,
+    /// Those of them that succeeded.
+    refused_successes: u64,
+    /// Those of them that failed.
+    refused_guesses: u64,
+    /// Attempts that were refused and would have been admitted.
+    admitted: u64,
+    /// Who would have been blocked.
+    blocked: ReplayedSubjects,
+    /// Who would not have been blocked.
+    freed: ReplayedSubjects,
+    /// What has to be known to judge it.
+    notes: Vec<String>,
+}
+
+/// A rule, as recorded and as replayed.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayedRule {
+    rule: String,
+    /// Whether the record tells what the rule counts by.
+    is_replayed: bool,
+    recorded: RuleCounts,
+    replayed: RuleCounts,
+}
+
+/// Blocks and refusals of a rule.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleCounts {
+    blocks: u64,
+    /// Blocks that were probably wrong.
+    wrong: u64,
+    /// Attempts that it refused.
+    refused: u64,
+    /// Blocks that refuse nothing.
+    shadow_blocks: u64,
+}
+
+/// Addresses and users.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayedSubjects {
+    /// How many in all.
+    count: u64,
+    /// The first of them.
+    subjects: Vec<ReplayedSubject>,
+}
+
+/// An address, a user or both.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReplayedSubject {
+    rule: String,
+    address: Option<String>,
+    user: Option<String>,
+    /// When the first block that differs began.
+    #[schema(format = DateTime)]
+    at: String,
+    /// Blocks in the record.
+    recorded: u64,
+    /// Blocks in the replay.
+    replayed: u64,
+    refused: u64,
+    refused_successes: u64,
+    admitted: u64,
 }

@@ -63,7 +63,7 @@ pub(in super::super) struct AccessRuleRequest {
     note: Option<String>,
     /// Why it is changed.
     #[serde(skip_serializing)]
-    #[schema(schema_with = schema::reason)]
+    #[schema(schema_with = schema::reason, required)]
     reason: String,
 }
 

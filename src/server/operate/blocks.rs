@@ -20,6 +20,7 @@ use crate::admin::{BlockCount, BlockFilter};
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct BlockQuery {
     /// Only those of this rule.
+    #[param(nullable = false)]
     rule: Option<String>,
     /// Only those of this address, and of users there.
     #[param(schema_with = schema::ip_address)]
@@ -28,12 +29,13 @@ pub(in super::super) struct BlockQuery {
     #[param(schema_with = schema::network)]
     network: Option<String>,
     /// Only those of this user, in any spelling.
-    #[param(max_length = 1_000)]
+    #[param(max_length = 1_000, nullable = false)]
     user: Option<String>,
     /// The page after the one whose `next` this was.
+    #[param(nullable = false)]
     after: Option<String>,
     /// How many blocks a page has at most.
-    #[param(minimum = 1, maximum = 1_000, default = 100)]
+    #[param(minimum = 1, maximum = 1_000, default = 100, nullable = false)]
     limit: Option<usize>,
 }
 
@@ -99,7 +101,7 @@ pub(in super::super) struct SubjectQuery {
     #[param(schema_with = schema::ip_address)]
     address: Option<IpAddr>,
     /// A user, anywhere or at the address.
-    #[param(max_length = 1_000)]
+    #[param(max_length = 1_000, nullable = false)]
     user: Option<String>,
     /// A network, without an address and a user.
     #[param(schema_with = schema::network)]

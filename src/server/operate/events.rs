@@ -36,22 +36,22 @@ const CHUNK: usize = 200;
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct EventQuery {
     /// Only those of this name: `block_began`.
-    #[param(max_length = 64)]
+    #[param(max_length = 64, nullable = false)]
     event: Option<String>,
     /// Only those of this rule.
-    #[param(max_length = 64)]
+    #[param(max_length = 64, nullable = false)]
     rule: Option<String>,
     /// Only those of this address.
     #[param(schema_with = schema::ip_address)]
     address: Option<IpAddr>,
     /// Only those of this user: by name where this process knows it or can open it, otherwise as it is shown.
-    #[param(max_length = 1_000)]
+    #[param(max_length = 1_000, nullable = false)]
     user: Option<String>,
     /// How many at most, the newest: up to 1,000, in an export up to 100,000.
-    #[param(minimum = 1, maximum = 1_000, default = 100)]
+    #[param(minimum = 1, maximum = 1_000, default = 100, nullable = false)]
     limit: Option<usize>,
     /// `json` for a list; `jsonl` or `csv` for an export as lines.
-    #[param(inline)]
+    #[param(inline, nullable = false)]
     format: Option<Format>,
 }
 

@@ -8,6 +8,7 @@ pub(super) mod events;
 pub(super) mod known;
 pub(super) mod live;
 pub(super) mod overview;
+pub(super) mod preview;
 pub(super) mod ruleset;
 
 use std::net::IpAddr;

@@ -170,7 +170,7 @@ pub(in super::super) async fn instances(State(server): State<Shared>) -> Result<
 #[into_params(parameter_in = Query)]
 pub(in super::super) struct BusiestQuery {
     /// How many addresses and users at most.
-    #[param(minimum = 1, maximum = 256, default = 10)]
+    #[param(minimum = 1, maximum = 256, default = 10, nullable = false)]
     count: Option<usize>,
 }
 

@@ -69,7 +69,7 @@ pub(in super::super) struct NewVersion {
 /// If the version in `If-Match` is the newest. It is in force on every instance within a second.
 #[utoipa::path(
     put, path = "/v1/admin/ruleset", tag = "ruleset", operation_id = "replace_ruleset",
-    params(("If-Match" = Option<String>, Header, description = "The `ETag` of the version that is replaced; required", pattern = "^\"[0-9]{1,9}\"$")),
+    params(("If-Match" = Option<String>, Header, nullable = false, description = "The `ETag` of the version that is replaced; required", pattern = "^\"[0-9]{1,9}\"$")),
     request_body = ReplaceRequest,
     responses((status = 200, description = "The new version", body = NewVersion), ChangeProblems, VersionProblems),
 )]
@@ -102,7 +102,7 @@ pub(in super::super) struct RollBackRequest {
 /// Writes the policy and the canary of an earlier version again. Access rules stay as they are.
 #[utoipa::path(
     post, path = "/v1/admin/ruleset/rollback", tag = "ruleset", operation_id = "roll_back",
-    params(("If-Match" = Option<String>, Header, description = "The `ETag` of the newest version; required", pattern = "^\"[0-9]{1,9}\"$")),
+    params(("If-Match" = Option<String>, Header, nullable = false, description = "The `ETag` of the newest version; required", pattern = "^\"[0-9]{1,9}\"$")),
     request_body = RollBackRequest,
     responses((status = 200, description = "The new version", body = NewVersion), ChangeProblems, VersionProblems),
 )]
@@ -144,7 +144,7 @@ pub(in super::super) async fn history(State(server): State<Shared>) -> Result<Re
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct CheckRequest {
     /// As in files, perhaps with mistakes.
-    #[schema(value_type = Object)]
+    #[schema(schema_with = schema::anything)]
     ruleset: Value,
 }
 

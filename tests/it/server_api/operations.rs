@@ -284,6 +284,33 @@ async fn a_ruleset_is_checked_replaced_and_rolled_back_by_version() {
 }
 
 #[tokio::test]
+async fn a_ruleset_is_previewed_by_what_happened() {
+    let api = Api::memory().await;
+    api.fail(HOME, "alice", 4).await;
+    assert!(api.limiter.observed().await);
+    let (_, current) = api.get(READER, "/v1/admin/ruleset").await;
+    let mut ruleset = current["ruleset"].clone();
+    let rules = ruleset["policy"]["rules"].as_array_mut();
+    let mut rules = rules.expect("rules").iter_mut();
+    let pair = rules.find(|rule| rule["name"] == "user-address");
+    pair.expect("a rule")["limit"] = json!(3);
+    let body = json!({"ruleset": ruleset});
+    let (status, report) = api.post(READER, "/v1/admin/ruleset/preview", &body).await;
+    assert_eq!((status, &report["attempts"]), (200, &json!(4)), "{report}");
+    assert_eq!(report["blocked"]["count"], 1, "{report}");
+    assert_eq!(
+        report["blocked"]["subjects"][0]["user"], "alice",
+        "{report}"
+    );
+    assert_eq!(
+        (&report["refused"], &report["refused_guesses"]),
+        (&json!(1), &json!(1))
+    );
+    // Nothing has changed.
+    assert_eq!(api.reserve(HOME, "alice").await["admitted"], true);
+}
+
+#[tokio::test]
 async fn access_rules_are_tried_added_and_removed() {
     let api = Api::memory().await;
     let rule = json!({"name": "scanner", "action": "deny", "user_agent": "sqlmap"});

@@ -1,0 +1,55 @@
+//! What a policy would have done with the recorded events.
+
+use axum::{extract::State, response::Response};
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::super::{Shared, extract::Body, openapi::ReadProblems, problem::Problem, schema};
+use crate::{insight::Replay, live::Ruleset};
+
+/// A ruleset to be tried.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct PreviewRequest {
+    /// As in files. Its policy is tried.
+    #[schema(value_type = schema::Ruleset)]
+    ruleset: Ruleset,
+}
+
+/// Preview a ruleset
+///
+/// Runs the events that this instance keeps through the algorithms, under the policy of this ruleset: who would have
+/// been blocked, who freed, and how many honest logins that costs. Changes nothing.
+#[utoipa::path(
+    post, path = "/v1/admin/ruleset/preview", tag = "ruleset", operation_id = "preview_ruleset",
+    request_body = PreviewRequest,
+    responses(
+        (status = 200, description = "What it would have done", body = schema::ReplayReport),
+        (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
+        ReadProblems,
+    ),
+)]
+pub(in super::super) async fn preview(
+    State(server): State<Shared>,
+    Body(request): Body<PreviewRequest>,
+) -> Result<Response, Problem> {
+    let (feed, sealer) = (server.feed()?.clone(), server.users.clone());
+    let unavailable = || {
+        let detail = "the preview has ended early: repeat the request";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    };
+    // It takes a processor for as long as there are events: one at a time, and no thread that logins need.
+    let _permit = server.previews.acquire().await.map_err(|_| unavailable())?;
+    let replay = move || {
+        let mut replay = Replay::new(request.ruleset.policy);
+        if let Some(sealer) = sealer {
+            replay = replay.with_sealer(sealer);
+        }
+        let events = feed.latest(usize::MAX, |_| true);
+        events.iter().rev().for_each(|event| replay.record(event));
+        replay.finish()
+    };
+    let report = tokio::task::spawn_blocking(replay).await;
+    server.answer(&report.map_err(|_| unavailable())?)
+}

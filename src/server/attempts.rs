@@ -72,6 +72,7 @@ pub(super) async fn check(
 /// How an attempt ended.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"outcome": "failure"}))]
 pub(super) struct OutcomeRequest {
     outcome: OutcomeName,
     /// The account that was identified, if that is another name than the one the attempt was reserved with.

@@ -23,6 +23,7 @@ const MAX_VALUE: usize = 256;
 /// An attempt to log in.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"address": "192.0.2.1", "user": "alice"}))]
 pub(super) struct AttemptRequest {
     /// The client's address, which must not be one that the client chooses: IPv4 or IPv6, without a port.
     #[schema(schema_with = super::schema::ip_address)]

@@ -28,6 +28,7 @@ use crate::{
 /// An access rule without its name: an action, and one of the conditions, or network and user together.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"action": "deny", "user_agent": "sqlmap", "reason": "scans"}))]
 pub(in super::super) struct AccessRuleRequest {
     /// `allow` or `deny`.
     #[schema(schema_with = schema::action)]
@@ -98,6 +99,7 @@ fn named(name: String, rule: serde_json::Result<Value>) -> Result<AccessRule, Pr
 /// Why something is removed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"reason": "over"}))]
 pub(in super::super) struct RemoveRequest {
     /// Why.
     #[schema(schema_with = schema::reason)]

@@ -24,6 +24,7 @@ const MAX_IDS: usize = 1_000;
 /// Which blocks to lift: by `id`, by `ids`, or by an address, a user, both of them, or a network.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"address": "192.0.2.1", "user": "alice", "reason": "ticket 4711"}))]
 pub(in super::super) struct UnblockRequest {
     /// The id of a block in a list.
     #[serde(default)]
@@ -105,6 +106,7 @@ pub(in super::super) async fn unblock(
 /// Whose failures are forgiven.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"user": "alice", "reason": "password reset"}))]
 pub(in super::super) struct ForgiveRequest {
     /// The user, spelled like this.
     #[schema(max_length = 1_000)]
@@ -150,6 +152,7 @@ pub(in super::super) async fn forgive(
 /// Whom to block by hand: an address, a user, both of them, or a network.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"network": "203.0.113.0/24", "for": "1 day", "reason": "scans"}))]
 pub(in super::super) struct BlockRequest {
     #[serde(default)]
     #[schema(schema_with = schema::optional_ip_address)]
@@ -201,6 +204,7 @@ pub(in super::super) async fn block(
 /// A note on an address, a user, both of them, or a network.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"address": "192.0.2.1", "note": "the office"}))]
 pub(in super::super) struct NoteRequest {
     #[serde(default)]
     #[schema(schema_with = schema::optional_ip_address)]

@@ -53,6 +53,7 @@ pub(in super::super) async fn list(
 /// Which addresses to forget.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"user": "alice", "reason": "taken over"}))]
 pub(in super::super) struct ForgetRequest {
     /// The user, spelled like this.
     #[schema(max_length = 1_000)]

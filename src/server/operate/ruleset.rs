@@ -47,6 +47,7 @@ pub(in super::super) async fn read(State(server): State<Shared>) -> Result<Respo
 /// A new ruleset.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"ruleset": {"policy": {}}, "reason": "back to the default"}))]
 pub(in super::super) struct ReplaceRequest {
     /// The policy, the access rules and perhaps a canary, as in files.
     #[schema(value_type = schema::Ruleset)]
@@ -89,6 +90,7 @@ pub(in super::super) async fn replace(
 /// Which version to go back to.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"to": 1, "reason": "too strict"}))]
 pub(in super::super) struct RollBackRequest {
     /// Its number.
     to: u64,

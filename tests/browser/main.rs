@@ -1,4 +1,4 @@
-//! The demo page in a real browser.
+//! The demo page and the console in a real browser.
 //!
 //! Ignored by default, so that `cargo test` needs no browser; it lists the test as ignored, with the
 //! reason. `./tests/run.sh` runs it and fails without a browser. By hand: `cargo test`, which builds the
@@ -7,9 +7,16 @@
 
 #[path = "../it/support/client.rs"]
 mod client;
+mod console;
+mod console_load;
+mod console_pages;
+mod console_security;
 #[path = "../it/support/example.rs"]
 #[allow(dead_code)] // tests/it uses the rest
 mod example;
+#[path = "../it/support/redis_server.rs"]
+#[allow(dead_code)] // tests/it uses the rest
+mod redis_server;
 mod webdriver;
 
 use std::time::Duration;

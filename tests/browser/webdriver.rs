@@ -227,6 +227,105 @@ impl Browser {
         panic!("the page shows {message:?}, not {text:?}");
     }
 
+    /// The element that a CSS selector finds, as soon as it is there.
+    async fn find(&self, selector: &str) -> String {
+        let by = json!({"using": "css selector", "value": selector});
+        for _ in 0..600 {
+            let url = format!("{}/element", self.session);
+            let response = client().post(url).json(&by).send().await.unwrap();
+            let answer: Value = response.json().await.unwrap();
+            let element = answer["value"]
+                .as_object()
+                .filter(|_| answer["value"]["error"].is_null());
+            if let Some(id) = element.and_then(|found| found.values().next()?.as_str()) {
+                return id.to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let page = self.run("return document.body.innerText").await;
+        panic!("there is no {selector} on {page}");
+    }
+
+    /// Clicks what a selector finds, as a mouse does.
+    pub async fn press(&self, selector: &str) {
+        let element = self.find(selector).await;
+        let path = format!("element/{element}/click");
+        for _ in 0..100 {
+            let url = format!("{}/{path}", self.session);
+            let response = client().post(url).json(&json!({})).send().await.unwrap();
+            let answer: Value = response.json().await.unwrap();
+            // Something moves, or is drawn again.
+            if answer["value"]["error"].is_null() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{selector} can't be clicked");
+    }
+
+    /// Replaces the text of a field, key by key.
+    pub async fn fill(&self, selector: &str, text: &str) {
+        let element = self.find(selector).await;
+        self.command(&format!("element/{element}/clear"), json!({}))
+            .await;
+        self.command(&format!("element/{element}/value"), json!({"text": text}))
+            .await;
+    }
+
+    pub async fn choose(&self, selector: &str, value: &str) {
+        self.find(selector).await;
+        let script = format!(
+            "const field = document.querySelector({}); field.value = {}; \
+             for (const name of ['input', 'change']) field.dispatchEvent(new Event(name, {{bubbles: true}}))",
+            json!(selector),
+            json!(value)
+        );
+        self.run(&script).await;
+    }
+
+    /// Waits until a script returns true.
+    pub async fn wait_for(&self, script: &str) {
+        for _ in 0..600 {
+            if self.run(script).await == true {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let page = self.run("return document.body.innerText").await;
+        panic!("never true: {script}, on {page}");
+    }
+
+    /// The result of a script that calls `arguments[0]` with it.
+    pub async fn run_async(&self, script: &str) -> Value {
+        let script = json!({"script": script, "args": []});
+        self.command("execute/async", script).await
+    }
+
+    /// Presses keys one after the other, on whatever has the focus.
+    pub async fn keys(&self, keys: &[&str]) {
+        let actions = keys
+            .iter()
+            .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key})));
+        let actions: Vec<_> = actions.collect();
+        let source = json!({"type": "key", "id": "keyboard", "actions": actions});
+        self.command("actions", json!({"actions": [source]})).await;
+    }
+
+    /// A command of Chromium's own protocol.
+    pub async fn devtools(&self, command: &str, parameters: Value) {
+        let body = json!({"cmd": command, "params": parameters});
+        self.command("goog/cdp/execute", body).await;
+    }
+
+    /// The size of the page, and the theme of the system.
+    pub async fn resize(&self, width: u32, height: u32, theme: &str) {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.devtools("Emulation.setDeviceMetricsOverride", size)
+            .await;
+        let theme = json!({"features": [{"name": "prefers-color-scheme", "value": theme}]});
+        self.devtools("Emulation.setEmulatedMedia", theme).await;
+    }
+
     pub async fn screenshot(&self) -> Vec<u8> {
         let picture = self.get("screenshot").await;
         BASE64_STANDARD.decode(picture.as_str().unwrap()).unwrap()

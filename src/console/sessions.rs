@@ -1,0 +1,236 @@
+//! Sessions of the console, in bounded memory.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use chacha20poly1305::{Key, aead::Generate};
+use http::{HeaderMap, HeaderValue, header};
+use tokio::{sync::watch, time::Instant};
+
+const COOKIE: &str = "login-console";
+/// How many sessions there are at most. Beyond that, the one that was not used for longest ends.
+const CAPACITY: usize = 1_000;
+
+/// By the hash of their id: what is compared with a cookie is not secret.
+type Id = [u8; 32];
+
+pub(super) struct Sessions {
+    sessions: Mutex<HashMap<Id, Session>>,
+    idle: Duration,
+    lasts: Duration,
+    secure: bool,
+}
+
+struct Session {
+    authorization: HeaderValue,
+    began: Instant,
+    used: Instant,
+    /// Dropped with the session, which ends the streams that wait for it.
+    open: watch::Sender<()>,
+}
+
+impl Sessions {
+    pub(super) fn new(idle: Duration, lasts: Duration, secure: bool) -> Self {
+        Self {
+            sessions: Mutex::default(),
+            idle,
+            lasts,
+            secure,
+        }
+    }
+
+    /// Begins a session with this value of `Authorization`, and returns its cookie. `None` if the system has no
+    /// random numbers.
+    pub(super) fn begin(
+        &self,
+        mut authorization: HeaderValue,
+        request: &HeaderMap,
+        path: &str,
+    ) -> Option<HeaderValue> {
+        authorization.set_sensitive(true);
+        let random = Key::try_generate().ok()?;
+        let secret = URL_SAFE_NO_PAD.encode(random);
+        let now = Instant::now();
+        let mut sessions = self.lock();
+        sessions.retain(|_, session| self.ends(session) > now);
+        if sessions.len() >= CAPACITY {
+            let oldest = sessions.iter().min_by_key(|(_, session)| session.used);
+            if let Some(id) = oldest.map(|(id, _)| *id) {
+                sessions.remove(&id);
+            }
+        }
+        let session = Session {
+            authorization,
+            began: now,
+            used: now,
+            open: watch::Sender::default(),
+        };
+        sessions.insert(id_of(&secret), session);
+        self.cookie(&secret, self.lasts.as_secs(), request, path)
+    }
+
+    /// The `Authorization` of the session that a request belongs to, and its id. It is used by it, unless the page
+    /// has sent the request by itself.
+    pub(super) fn find(&self, request: &HeaderMap, is_used: bool) -> Option<(Id, HeaderValue)> {
+        let id = id_of(cookie_of(request)?);
+        let now = Instant::now();
+        let mut sessions = self.lock();
+        let session = sessions.get_mut(&id)?;
+        if self.ends(session) <= now {
+            sessions.remove(&id);
+            return None;
+        }
+        if is_used {
+            session.used = now;
+        }
+        Some((id, session.authorization.clone()))
+    }
+
+    /// Ends the session of a request, and returns a cookie that removes its cookie.
+    pub(super) fn end(&self, request: &HeaderMap, path: &str) -> Option<HeaderValue> {
+        if let Some(secret) = cookie_of(request) {
+            self.lock().remove(&id_of(secret));
+        }
+        self.cookie("", 0, request, path)
+    }
+
+    /// Returns when a session has ended.
+    pub(super) async fn ended(&self, id: Id) {
+        loop {
+            let (ends, mut open) = match self.lock().get(&id) {
+                Some(session) => (self.ends(session), session.open.subscribe()),
+                None => return,
+            };
+            if ends <= Instant::now() {
+                return;
+            }
+            // Nothing is ever sent: either the session is gone, or it is time to look again.
+            let _ = tokio::time::timeout_at(ends, open.changed()).await;
+        }
+    }
+
+    fn ends(&self, session: &Session) -> Instant {
+        (session.began + self.lasts).min(session.used + self.idle)
+    }
+
+    fn cookie(
+        &self,
+        secret: &str,
+        seconds: u64,
+        request: &HeaderMap,
+        path: &str,
+    ) -> Option<HeaderValue> {
+        let secure = if self.secure || is_https(request) {
+            "; Secure"
+        } else {
+            ""
+        };
+        let text = format!(
+            "{COOKIE}={secret}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        );
+        let mut cookie = HeaderValue::try_from(text).ok()?;
+        cookie.set_sensitive(true);
+        Some(cookie)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn id_of(secret: &str) -> Id {
+    *blake3::hash(secret.as_bytes()).as_bytes()
+}
+
+fn cookie_of(request: &HeaderMap) -> Option<&str> {
+    let cookies = request.get_all(header::COOKIE).iter();
+    let mut pairs = cookies
+        .filter_map(|cookies| cookies.to_str().ok())
+        .flat_map(|cookies| cookies.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    pairs.find_map(|(name, value)| (name == COOKIE).then_some(value))
+}
+
+/// Whether the browser came by HTTPS, perhaps through a proxy: a form is posted with its origin. A client that lies
+/// about it harms its own cookie.
+fn is_https(request: &HeaderMap) -> bool {
+    let starts = |name: &str| {
+        let value = request.get(name).and_then(|value| value.to_str().ok());
+        value.is_some_and(|value| value.starts_with("https"))
+    };
+    starts("origin") || starts("x-forwarded-proto")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions() -> Sessions {
+        let minute = Duration::from_secs(60);
+        Sessions::new(minute, 10 * minute, false)
+    }
+
+    fn begin(sessions: &Sessions) -> HeaderMap {
+        let authorization = HeaderValue::from_static("Bearer secret");
+        let cookie = sessions
+            .begin(authorization, &HeaderMap::new(), "/console/")
+            .unwrap();
+        let text = cookie.to_str().unwrap().to_owned();
+        assert!(text.contains("HttpOnly; SameSite=Strict") && !text.contains("Secure"));
+        let pair = text.split(';').next().unwrap();
+        let cookies = format!("theme=dark; {pair}; other=1");
+        HeaderMap::from_iter([(header::COOKIE, HeaderValue::try_from(cookies).unwrap())])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_ends_unused_at_its_end_and_by_logout() {
+        let sessions = sessions();
+        let request = begin(&sessions);
+        for _ in 0..19 {
+            tokio::time::advance(Duration::from_secs(30)).await;
+            assert!(sessions.find(&request, true).is_some());
+        }
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(sessions.find(&request, true).is_none());
+
+        let request = begin(&sessions);
+        for _ in 0..2 {
+            tokio::time::advance(Duration::from_secs(30)).await;
+            // A page that is only left open.
+            let found = sessions.find(&request, false);
+            assert!(found.is_none_or(|(_, header)| header == "Bearer secret"));
+        }
+        assert!(sessions.find(&request, false).is_none());
+
+        let request = begin(&sessions);
+        let (id, _) = sessions.find(&request, true).unwrap();
+        let ended = sessions.ended(id);
+        let removed = sessions.end(&request, "/console/").unwrap();
+        assert!(removed.to_str().unwrap().contains("Max-Age=0"));
+        ended.await;
+        assert!(sessions.find(&request, true).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_bounded_and_the_cookie_is_secure_over_https() {
+        let sessions = sessions();
+        let first = begin(&sessions);
+        for _ in 0..CAPACITY {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            begin(&sessions);
+        }
+        assert_eq!(sessions.lock().len(), CAPACITY);
+        assert!(sessions.find(&first, true).is_none());
+
+        let https = HeaderMap::from_iter([(
+            header::ORIGIN,
+            HeaderValue::from_static("https://console.example"),
+        )]);
+        let cookie = sessions.begin(HeaderValue::from_static("Bearer secret"), &https, "/");
+        assert!(cookie.unwrap().to_str().unwrap().ends_with("; Secure"));
+    }
+}

@@ -182,6 +182,7 @@ impl super::Inner {
             Claim::Untracked => (Token::new(), None),
             Claim::Repeated(id, answer) => return self.with_token(request, *answer, Some(id)),
         };
+        let fallback = self.limiter.store_status().fallback_decisions;
         let attempt = match self
             .limiter
             .reserve_with_token(token, request.caller())
@@ -195,11 +196,13 @@ impl super::Inner {
                 return Err(Problem::conflict("the attempt is settled: use another key"));
             }
         };
+        let status = self.limiter.store_status();
         let answer = Answer {
             token,
             expires: now.saturating_add(lease).saturating_add(CLOCK_SKEW),
             is_unverified: attempt.allowed_by().is_some()
-                || self.limiter.store_status().is_degraded,
+                || status.is_degraded
+                || status.fallback_decisions != fallback,
             decision: Decision {
                 allowed_by: attempt.allowed_by().map(str::to_owned),
                 lease_ms: Some(lease),

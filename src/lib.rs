@@ -131,7 +131,7 @@ pub use policy::{
     PolicyError, Rule, Standard,
 };
 
-/// For the model test, the plots and the tests of observers and metrics in this repository. Not part of the API: it may change in any release.
+/// For the command line, the model test, the plots and the tests of observers and metrics in this repository. Not part of the API: it may change in any release.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{
@@ -139,6 +139,24 @@ pub mod __private {
         event::observers::Observers,
         metrics::{Metrics, RuleMetrics, StoreCall},
     };
+
+    /// Text on one line, without anything that a terminal would interpret.
+    #[cfg(feature = "cli")]
+    pub fn escaped(text: &str) -> String {
+        crate::event::escape::Escaped(text).to_string()
+    }
+
+    /// The RFC 3339 text of a time.
+    #[cfg(feature = "cli")]
+    pub fn time_to_text(time: crate::algorithm::Millis) -> String {
+        crate::timestamp::to_text(time)
+    }
+
+    /// The time of an RFC 3339 text.
+    #[cfg(feature = "cli")]
+    pub fn time_from_text(text: &str) -> Option<crate::algorithm::Millis> {
+        crate::timestamp::parse(text)
+    }
 }
 
 // The examples of the README are tested too.

@@ -121,7 +121,9 @@ impl Admin {
                 }
             }
         }
-        self.drop_notes(&stale).await;
+        if self.prunes {
+            self.drop_notes(&stale).await;
+        }
         Ok((found, page.now, page.next))
     }
 

@@ -90,6 +90,8 @@ pub(crate) use note::note_text;
 pub struct Admin {
     limiter: LoginLimiter,
     ledger: Arc<dyn Ledger>,
+    /// Whether entries of the list that are not in force are dropped from it.
+    prunes: bool,
 }
 
 impl LoginLimiter {
@@ -103,7 +105,18 @@ impl LoginLimiter {
         Ok(Admin {
             limiter: self.clone(),
             ledger,
+            prunes: true,
         })
+    }
+}
+
+impl Admin {
+    /// Leaves what is not in force in the list of blocks. For a process that may have another policy than the app: by
+    /// that policy a block may be none.
+    #[must_use]
+    pub const fn without_pruning(mut self) -> Self {
+        self.prunes = false;
+        self
     }
 }
 

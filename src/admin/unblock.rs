@@ -109,10 +109,34 @@ impl Admin {
         target: impl Into<Unblock> + Send,
         author: &Author,
     ) -> Result<Unblocked, AdminError> {
+        self.unblock_for(target.into(), Some(author)).await
+    }
+
+    /// What [`unblock`](Self::unblock) would lift at present, and what would still refuse the subject. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the user is blank, or the store failed.
+    pub async fn preview_unblock(
+        &self,
+        target: impl Into<Unblock> + Send,
+    ) -> Result<Unblocked, AdminError> {
+        let mut preview = self.unblock_for(target.into(), None).await?;
+        let is_lifted = |block: &Block| preview.lifted.iter().any(|lifted| lifted.id == block.id);
+        preview.refused_by.retain(|block| !is_lifted(block));
+        Ok(preview)
+    }
+
+    /// Without an author nothing is lifted.
+    async fn unblock_for(
+        &self,
+        target: Unblock,
+        author: Option<&Author>,
+    ) -> Result<Unblocked, AdminError> {
         self.catch_up().await?;
-        let target = target.into();
         let subject = &target.subject.0;
-        let (searches, direct) = {
+        let (searches, mut direct) = {
             let in_force = self.limiter.in_force();
             let searches = self.searches(&in_force, subject, |rule| target.includes(rule))?;
             let mut direct = self.direct(&in_force, subject);
@@ -121,7 +145,9 @@ impl Admin {
             });
             (searches, direct)
         };
-        self.audit(AdminAction::Unblock, Some(subject), author);
+        if let Some(author) = author {
+            self.audit(AdminAction::Unblock, Some(subject), author);
+        }
         let mut unblocked = Unblocked::default();
         let mut asked = None;
         for search in searches {
@@ -140,6 +166,11 @@ impl Admin {
                     break;
                 }
             }
+        }
+        if author.is_none() {
+            // Those that are listed are still blocked.
+            let is_found = |id| unblocked.lifted.iter().any(|block| block.id == id);
+            direct.retain(|counter| !is_found(counter.id()));
         }
         let contents = self.read(&direct).await?;
         let direct = direct.into_iter().zip(contents);
@@ -201,30 +232,38 @@ impl Admin {
         // Under a limit for some of the addresses it may be blocked, and under the other one not.
         let blocked = read.filter(|(_, contents)| contents.standing.is_blocked());
         let blocked: Vec<_> = blocked.take(1).collect();
-        self.lift(&blocked, author, &mut unblocked).await?;
+        self.lift(&blocked, Some(author), &mut unblocked).await?;
         Ok(unblocked)
     }
 
-    /// Lifts the blocks of these counters. Their entries in the index are as they were before: one that is renewed
-    /// by a block which begins meanwhile stays.
+    /// Lifts the blocks of these counters, if there is an author, and adds them to the result. Their entries in the
+    /// index are as they were before: one that is renewed by a block which begins meanwhile stays.
     async fn lift(
         &self,
         blocked: &[(Counter, Contents)],
-        author: &Author,
+        author: Option<&Author>,
         unblocked: &mut Unblocked,
     ) -> Result<(), AdminError> {
         for chunk in blocked.chunks(CHUNK) {
             let named = chunk.iter();
             let named = named.map(|(counter, _)| (&counter.name, counter.rule.limit()));
-            let cleared = self.ledger.clear(&named.collect::<Vec<_>>()).await?;
+            let cleared = match author {
+                Some(_) => self.ledger.clear(&named.collect::<Vec<_>>()).await?,
+                None => vec![true; chunk.len()],
+            };
             for ((counter, contents), was_blocked) in chunk.iter().zip(cleared) {
                 if let Some(block) = Block::of(counter, contents).filter(|_| was_blocked) {
-                    self.lifted(&block, author);
+                    if let Some(author) = author {
+                        self.lifted(&block, author);
+                    }
                     unblocked.count += 1;
                     if unblocked.lifted.len() < MAX_RETURNED {
                         unblocked.lifted.push(block);
                     }
                 }
+            }
+            if author.is_none() {
+                continue;
             }
             let listed = chunk
                 .iter()

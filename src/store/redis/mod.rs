@@ -163,6 +163,16 @@ impl RedisStore {
     pub async fn health(&self) -> Result<Health, StoreError> {
         self.stack.inner().inner.health().await
     }
+
+    /// Sends a command over the store's connections, within its deadline, for diagnosis: `INFO`, `ACL WHOAMI`. On
+    /// a cluster redis-rs routes it; the reply of a command for all servers is a map by server.
+    ///
+    /// # Errors
+    ///
+    /// Redis does not answer, or returns an error.
+    pub async fn query(&self, command: redis::Cmd) -> Result<redis::Value, StoreError> {
+        self.stack.inner().inner.send(command).await
+    }
 }
 
 impl Store for RedisStore {

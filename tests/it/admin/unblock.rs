@@ -42,6 +42,38 @@ async fn crowd(limiter: &LoginLimiter) {
 }
 
 #[tokio::test]
+async fn a_preview_names_what_is_lifted_then_and_changes_no_byte() {
+    let redis = RedisServer::start();
+    let limiter = LoginLimiter::new(Policy::strict(), redis.store().await);
+    crowd(&limiter).await;
+    let admin = limiter.admin().unwrap();
+    let network = Subject::network("192.0.2.0/24").unwrap();
+    for target in [
+        Unblock::of(Subject::pair(ip(OFFICE), "alice")),
+        Unblock::of(Subject::user("bob")),
+        Unblock::of(Subject::address(ip(HOME))),
+        Unblock::of(Subject::address(ip(OFFICE))).with_pairs(true),
+        Unblock::of(network),
+    ] {
+        let before = dump(&redis);
+        let preview = admin.preview_unblock(target.clone()).await.unwrap();
+        assert_eq!(dump(&redis), before, "{target:?}");
+        let unblocked = admin.unblock(target.clone(), &author()).await.unwrap();
+        assert_eq!(preview.count, unblocked.count, "{target:?}");
+        assert_eq!(
+            places(&preview.lifted),
+            places(&unblocked.lifted),
+            "{target:?}"
+        );
+        assert_eq!(
+            places(&preview.refused_by),
+            places(&unblocked.refused_by),
+            "{target:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn unblocking_a_pair_leaves_every_other_counter_as_it_is_byte_for_byte() {
     let redis = RedisServer::start();
     let limiter = LoginLimiter::new(Policy::strict(), redis.store().await);

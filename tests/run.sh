@@ -113,6 +113,9 @@ need promtool prometheus
 # For the recipe behind a proxy.
 need "${NGINX:-nginx}" nginx-light nginx
 
+# For the command line in a terminal.
+need tmux tmux
+
 # For the instruction counts.
 need valgrind valgrind
 

@@ -10,6 +10,8 @@ mod block_began;
 mod blocks;
 mod bodies;
 mod cases;
+#[cfg(feature = "cli")]
+mod cli;
 mod compose;
 mod contract;
 mod drops;

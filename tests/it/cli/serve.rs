@@ -1,0 +1,314 @@
+//! `serve`: the HTTP API and the console as a process of its own.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use reqwest::{Client, Response};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::{HOME, Ran, program, redis, run};
+use crate::support::RedisServer;
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A running server, stopped when dropped.
+struct Server {
+    process: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    introduction: String,
+    url: String,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Self {
+        let command = command.env("LISTEN", "127.0.0.1:0").env("RUST_LOG", "off");
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("a process");
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let mut introduction = String::new();
+        let url = lines.find_map(|line| {
+            let line = line.expect("a line");
+            introduction.push_str(&line);
+            line.strip_prefix("Listening on ").map(str::to_owned)
+        });
+        let url = url.expect("an address");
+        Self {
+            process,
+            lines,
+            introduction,
+            url,
+        }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        let request = Client::new()
+            .post(format!("{}{path}", self.url))
+            .bearer_auth(TOKEN);
+        let response = request.json(&body).send().await.expect("a response");
+        let status = response.status();
+        let body: Value = response.json().await.expect("JSON");
+        assert!(status.is_success(), "{status} {body}");
+        body
+    }
+
+    async fn get(&self, path: &str, token: Option<&str>) -> Response {
+        let mut request = Client::new().get(format!("{}{path}", self.url));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.expect("a response")
+    }
+
+    async fn guess(&self, outcome: &str) -> bool {
+        let login = json!({"address": HOME, "user": "alice"});
+        let decision = self.post("/v1/attempts", login).await;
+        if let Some(token) = decision["token"].as_str() {
+            let path = format!("/v1/attempts/{token}/outcome");
+            self.post(&path, json!({"outcome": outcome})).await;
+        }
+        decision["admitted"].as_bool().expect("a decision")
+    }
+
+    /// Sends SIGTERM, and returns its exit code and last words.
+    fn stop(mut self) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("a signal");
+        let code = self.process.wait().expect("ended").code();
+        let last = self.lines.by_ref().map_while(Result::ok).last();
+        (code, last.unwrap_or_default())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn it_does_not_start_without_a_token() {
+    let ran = Ran::of(program().arg("serve").output().unwrap()).ends_with(2);
+    assert!(
+        ran.error.contains("API_TOKEN") && ran.error.contains("openssl rand -hex 32"),
+        "{ran:?}"
+    );
+    let short = program()
+        .arg("serve")
+        .env("API_TOKEN", "short")
+        .output()
+        .unwrap();
+    assert!(Ran::of(short).ends_with(2).error.contains("needs 16"));
+    let listen = program()
+        .arg("serve")
+        .env("LISTEN", "here")
+        .env("API_TOKEN", TOKEN)
+        .output();
+    assert!(
+        Ran::of(listen.unwrap())
+            .ends_with(2)
+            .error
+            .contains("LISTEN")
+    );
+}
+
+#[tokio::test]
+async fn without_a_file_it_decides_in_memory_and_says_so() {
+    let server = Server::start(program().arg("serve").env("API_TOKEN", TOKEN));
+    assert!(
+        server.introduction.contains("Counters are in memory"),
+        "{}",
+        server.introduction
+    );
+    for _ in 0..5 {
+        assert!(server.guess("failure").await);
+    }
+    assert!(!server.guess("failure").await);
+    let health: Value = server.get("/healthz", None).await.json().await.unwrap();
+    assert_eq!(
+        health,
+        json!({"status": "ok", "degraded": false, "pending": 0})
+    );
+    assert_eq!(server.get("/v1/admin/blocks", None).await.status(), 401);
+    let blocks: Value = server
+        .get("/v1/admin/blocks", Some(TOKEN))
+        .await
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(blocks["blocks"].as_array().unwrap().len(), 1);
+    assert_eq!(server.get("/metrics", None).await.status(), 401);
+    let metrics = server
+        .get("/metrics", Some(TOKEN))
+        .await
+        .text()
+        .await
+        .unwrap();
+    assert!(metrics.contains("login_admissions_total 5"), "{metrics}");
+    let console = server.get("/", None).await;
+    assert_eq!(console.status(), 200);
+    assert!(
+        console.url().path().starts_with("/console/"),
+        "{}",
+        console.url()
+    );
+    assert!(console.headers().contains_key("content-security-policy"));
+    assert_eq!(server.get("/nothing", None).await.status(), 404);
+    let (code, last) = server.stop();
+    assert_eq!(
+        (code, &*last),
+        (Some(0), "Stopped; all outcomes are written.")
+    );
+}
+
+fn settings(redis: &RedisServer, more: &str) -> String {
+    let file = |name: &str, text: &str| {
+        let path = redis.rdb().with_file_name(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let policy = file(
+        "policy.toml",
+        "[[rules]]\nname = \"user-address\"\nkey = [\"user\", \"address\"]\nlimit = 2\nwithin = \"1 day\"\nblock = \"1 day\"\n",
+    );
+    let (shop, secret) = (
+        file("shop", &format!("{TOKEN}\n")),
+        file("secret", "sixteen bytes or more\n"),
+    );
+    file(
+        "serve.toml",
+        &format!(
+            r#"
+listen = "127.0.0.1:0"
+policy = "{policy}"
+{more}
+
+[store]
+url = "{}"
+prefix = "shop"
+secret_file = "{secret}"
+deadline = "20s"
+
+[users]
+display = "sealed"
+secret_file = "{secret}"
+
+[metrics]
+listen = "127.0.0.1:0"
+
+[[tokens]]
+name = "shop"
+roles = ["decide"]
+file = "{shop}"
+
+[[tokens]]
+name = "alice@ops"
+roles = ["operate"]
+env = "ALICE"
+"#,
+            redis.url()
+        ),
+    )
+}
+
+#[tokio::test]
+async fn with_a_file_a_fleet_shares_counters_tokens_of_attempts_and_events() {
+    let redis = redis();
+    let file = settings(&redis, "");
+    let alice = "fedcba9876543210fedcba9876543210";
+    let start = || {
+        Server::start(
+            program()
+                .args(["serve", "--config", &file])
+                .env("ALICE", alice),
+        )
+    };
+    let (one, two) = (start(), start());
+    assert!(
+        one.introduction
+            .contains("Metrics are at http://127.0.0.1:"),
+        "{}",
+        one.introduction
+    );
+    assert!(one.guess("failure").await);
+    // Admitted by one, settled by the other.
+    let decision = one
+        .post("/v1/attempts", json!({"address": HOME, "user": "alice"}))
+        .await;
+    let path = format!(
+        "/v1/attempts/{}/outcome",
+        decision["token"].as_str().unwrap()
+    );
+    two.post(&path, json!({"outcome": "failure"})).await;
+    assert!(!two.guess("failure").await);
+    assert_eq!(
+        one.get("/v1/admin/blocks", Some(TOKEN)).await.status(),
+        403,
+        "only to decide"
+    );
+    assert_eq!(
+        one.get("/metrics", Some(alice)).await.status(),
+        404,
+        "on an address of its own"
+    );
+    // Each shows what happened on the other.
+    let mut seen = Value::Null;
+    for _ in 0..200 {
+        let events = one.get("/v1/admin/events?event=refused", Some(alice)).await;
+        seen = events.json().await.unwrap();
+        if !seen["events"].as_array().unwrap().is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(seen["events"].as_array().unwrap().len(), 1, "{seen}");
+    for server in [one, two] {
+        assert_eq!(server.stop().0, Some(0));
+    }
+    // What was written is there, and only the secret shows the name.
+    let secret = redis.rdb().with_file_name("secret").display().to_string();
+    let policy = redis.rdb().with_file_name("policy.toml");
+    let policy = policy.display().to_string();
+    let shop = ["blocked", "--prefix", "shop", "--secret-file", &secret];
+    // Another policy, under which it is no block, takes nothing off the list.
+    run(&redis, &shop).ends_with(5);
+    let shop = [&shop[..], &["--base-policy", &policy]].concat();
+    let words = [&shop[..], &["--json"]].concat();
+    let sealed = run(&redis, &words).ends_with(0).json();
+    assert!(
+        sealed["blocks"][0]["user"]
+            .as_str()
+            .unwrap()
+            .starts_with("sealed:"),
+        "{sealed}"
+    );
+    let words = [&shop[..], &["--seal-secret-file", &secret]].concat();
+    assert!(run(&redis, &words).ends_with(0).out.contains(" alice "));
+}
+
+#[tokio::test]
+async fn a_key_of_the_settings_that_is_unknown_is_named() {
+    let redis = redis();
+    let file = settings(&redis, "prefx = \"login\"");
+    let output = program()
+        .args(["serve", "--config", &file])
+        .env("ALICE", TOKEN)
+        .output();
+    let ran = Ran::of(output.unwrap()).ends_with(1);
+    assert!(
+        ran.error
+            .contains("serve.toml: line 4: unknown field `prefx`"),
+        "{ran:?}"
+    );
+    let file = settings(&redis, "");
+    let ran = Ran::of(
+        program()
+            .args(["serve", "--config", &file])
+            .output()
+            .unwrap(),
+    )
+    .ends_with(2);
+    assert!(ran.error.contains("the token of alice@ops"), "{ran:?}");
+}

@@ -16,7 +16,7 @@ use super::{
     decision::{AttemptRequest, Decision, check_length},
     extract::{Body, Segment},
     idempotency::{Answer, Claim, Keys},
-    openapi::DecideProblems,
+    openapi::{DoneProblem, Problems},
     problem::Problem,
 };
 use crate::{
@@ -41,7 +41,7 @@ const CLOCK_SKEW: Millis = 60_000;
     post, path = "/v1/attempts", tag = "decisions", operation_id = "reserve",
     params(("Idempotency-Key" = Option<String>, Header, nullable = false, description = "1 to 255 visible ASCII characters, new and random for each check of a password", pattern = "^[!-~]{1,255}$")),
     request_body = AttemptRequest,
-    responses((status = 200, description = "Admitted or refused", body = Decision), DecideProblems),
+    responses((status = 200, description = "Admitted or refused", body = Decision), Problems, DoneProblem),
 )]
 pub(super) async fn reserve(
     State(server): State<Shared>,
@@ -59,7 +59,7 @@ pub(super) async fn reserve(
 #[utoipa::path(
     post, path = "/v1/check", tag = "decisions", operation_id = "check",
     request_body = AttemptRequest,
-    responses((status = 200, description = "How it would be decided", body = Decision), DecideProblems),
+    responses((status = 200, description = "How it would be decided", body = Decision), Problems, DoneProblem),
 )]
 pub(super) async fn check(
     State(server): State<Shared>,
@@ -128,7 +128,7 @@ pub(super) struct Settled {
     request_body = OutcomeRequest,
     responses(
         (status = 200, description = "The attempt is settled", body = Settled),
-        DecideProblems,
+        Problems, DoneProblem,
         (status = 404, description = "Not a token of this service. Nothing has changed.", body = super::schema::Problem, content_type = "application/problem+json"),
     ),
 )]

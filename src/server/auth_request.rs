@@ -20,7 +20,7 @@ use utoipa::{IntoParams, IntoResponses};
 use super::{
     Operator, Shared,
     decision::{AttemptRequest, Decision},
-    openapi::DecideProblems,
+    openapi::{DoneProblem, Problems},
     problem::Problem,
 };
 use crate::{
@@ -62,7 +62,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
             ("Login-Message" = String, description = "Why, for the person who logs in"),
             ("Retry-After" = u64, description = "Seconds until it lifts, if it does"),
         )),
-        DecideProblems,
+        Problems, DoneProblem,
     ),
 )]
 pub(super) async fn reserve(
@@ -115,7 +115,7 @@ enum OutcomeAnswers {
     Settled,
     /// Not a token of this service. Nothing has changed.
     #[response(status = 404, content_type = "application/problem+json")]
-    NotFound(#[to_schema] super::schema::Problem<'static>),
+    NotFound(super::schema::Problem<'static>),
 }
 
 /// Report an outcome, for nginx
@@ -129,7 +129,7 @@ enum OutcomeAnswers {
     tag = "proxies",
     operation_id = "settle_for_nginx",
     params(OutcomeHeaders),
-    responses(OutcomeAnswers, DecideProblems)
+    responses(OutcomeAnswers, Problems, DoneProblem)
 )]
 pub(super) async fn settle(
     State(server): State<Shared>,
@@ -151,7 +151,7 @@ pub(super) async fn settle(
     tag = "proxies",
     operation_id = "settle_for_nginx_by_get",
     params(OutcomeHeaders),
-    responses(OutcomeAnswers, DecideProblems)
+    responses(OutcomeAnswers, Problems, DoneProblem)
 )]
 pub(super) async fn settle_by_get(
     server: State<Shared>,
@@ -179,7 +179,7 @@ pub(super) async fn settle_by_get(
             ("Login-Message" = String, description = "Why, for the person who logs in"),
             ("Retry-After" = u64, description = "Seconds until it lifts, if it does"),
         )),
-        DecideProblems,
+        Problems, DoneProblem,
     ),
 )]
 pub(super) async fn ext_authz(

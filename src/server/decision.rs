@@ -118,19 +118,34 @@ impl AttemptRequest {
     /// The access rule that decides ahead of the limits.
     pub(super) fn decided_by(&self, limiter: &LoginLimiter) -> Option<AccessRule> {
         let user = self.user.as_deref().map(|user| limiter.normalize(user));
-        let mut query = AccessQuery::new().with_address(self.address);
-        if let Some(user) = &user {
-            query = query.with_user(user);
-        }
-        if let Some(agent) = &self.user_agent {
-            query = query.with_user_agent(agent.as_bytes());
-        }
-        if let Some(path) = &self.path {
-            query = query.with_path(path);
-        }
+        let (agent, path) = (self.user_agent.as_deref(), self.path.as_deref());
+        let query = access_query(Some(self.address), user.as_deref(), agent, path);
         let rules = limiter.access_rules();
         rules.decide(&query, SystemClock.now()).cloned()
     }
+}
+
+/// What access rules compare. The user is in normal form.
+pub(super) fn access_query<'a>(
+    address: Option<IpAddr>,
+    user: Option<&'a str>,
+    user_agent: Option<&'a str>,
+    path: Option<&'a str>,
+) -> AccessQuery<'a> {
+    let mut query = AccessQuery::new();
+    if let Some(address) = address {
+        query = query.with_address(address);
+    }
+    if let Some(user) = user {
+        query = query.with_user(user);
+    }
+    if let Some(agent) = user_agent {
+        query = query.with_user_agent(agent.as_bytes());
+    }
+    if let Some(path) = path {
+        query = query.with_path(path);
+    }
+    query
 }
 
 pub(super) fn check_length(what: &str, text: Option<&str>, max: usize) -> Result<(), Problem> {

@@ -15,10 +15,10 @@ use super::{
     schema::Problem,
 };
 
-/// What a request of a login backend may be answered with.
+/// What any request may be answered with.
 #[derive(IntoResponses)]
 #[allow(dead_code)] // a description
-pub(super) enum DecideProblems {
+pub(super) enum Problems {
     /// The body, the query or a header can't be read
     #[response(status = 400, content_type = "application/problem+json")]
     BadRequest(Problem<'static>),
@@ -28,84 +28,42 @@ pub(super) enum DecideProblems {
     /// The operator has another role
     #[response(status = 403, content_type = "application/problem+json")]
     Forbidden(Problem<'static>),
+    /// The body is too long
+    #[response(status = 413, content_type = "application/problem+json")]
+    TooLong(Problem<'static>),
+    /// The body is not declared as JSON
+    #[response(status = 415, content_type = "application/problem+json")]
+    NotJson(Problem<'static>),
+    /// The content of the request is invalid. Nothing has changed.
+    #[response(status = 422, content_type = "application/problem+json")]
+    Invalid(Problem<'static>),
+    /// The store failed: admit nothing, and repeat the request
+    #[response(status = 503, content_type = "application/problem+json")]
+    Unavailable(Problem<'static>),
+}
+
+/// What a request may be answered with that is carried out once.
+#[derive(IntoResponses)]
+#[allow(dead_code)] // a description
+pub(super) enum DoneProblem {
     /// It has been done, or is being done. Nothing has changed.
     #[response(status = 409, content_type = "application/problem+json")]
-    Conflict(Problem<'static>),
-    /// The body is too long
-    #[response(status = 413, content_type = "application/problem+json")]
-    TooLong(Problem<'static>),
-    /// The body is not declared as JSON
-    #[response(status = 415, content_type = "application/problem+json")]
-    NotJson(Problem<'static>),
-    /// The content of the request is invalid. Nothing has changed.
-    #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(Problem<'static>),
-    /// The store failed: admit nothing, and repeat the request
-    #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(Problem<'static>),
+    Done(Problem<'static>),
 }
 
-/// What a request that reads may be answered with.
+/// What a change of the ruleset may be answered with.
 #[derive(IntoResponses)]
 #[allow(dead_code)] // a description
-pub(super) enum ReadProblems {
-    /// The body, the query or a header can't be read
-    #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(Problem<'static>),
-    /// No valid authorization
-    #[response(status = 401, content_type = "application/problem+json")]
-    Unauthorized(Problem<'static>),
-    /// The operator has another role
-    #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(Problem<'static>),
-    /// The body is too long
-    #[response(status = 413, content_type = "application/problem+json")]
-    TooLong(Problem<'static>),
-    /// The body is not declared as JSON
-    #[response(status = 415, content_type = "application/problem+json")]
-    NotJson(Problem<'static>),
-    /// The content of the request is invalid. Nothing has changed.
-    #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(Problem<'static>),
-    /// The store failed: admit nothing, and repeat the request
-    #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(Problem<'static>),
-}
-
-/// What a request that changes something may be answered with.
-#[derive(IntoResponses)]
-#[allow(dead_code)] // a description
-pub(super) enum ChangeProblems {
-    /// The body, the query or a header can't be read
-    #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(Problem<'static>),
-    /// No valid authorization
-    #[response(status = 401, content_type = "application/problem+json")]
-    Unauthorized(Problem<'static>),
-    /// The operator has another role
-    #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(Problem<'static>),
+pub(super) enum ChangeProblem {
     /// Another operator was faster. Nothing has changed.
     #[response(status = 412, content_type = "application/problem+json")]
-    Changed(Problem<'static>),
-    /// The body is too long
-    #[response(status = 413, content_type = "application/problem+json")]
-    TooLong(Problem<'static>),
-    /// The body is not declared as JSON
-    #[response(status = 415, content_type = "application/problem+json")]
-    NotJson(Problem<'static>),
-    /// The content of the request is invalid. Nothing has changed.
-    #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(Problem<'static>),
-    /// The store failed: admit nothing, and repeat the request
-    #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(Problem<'static>),
+    Overtaken(Problem<'static>),
 }
 
 /// What a change of a certain version may be answered with.
 #[derive(IntoResponses)]
 #[allow(dead_code)] // a description
-pub(super) enum VersionProblems {
+pub(super) enum VersionProblem {
     /// `If-Match` is missing
     #[response(status = 428, content_type = "application/problem+json")]
     Unconditional(Problem<'static>),

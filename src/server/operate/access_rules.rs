@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Operator, Shared,
-        decision::check_length,
+        decision::{access_query, check_length},
         extract::{Body, Segment},
-        openapi::{ChangeProblems, ReadProblems},
+        openapi::{ChangeProblem, Problems},
         problem::Problem,
         schema,
     },
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     PolicyError,
-    access::{AccessQuery, AccessRule},
+    access::AccessRule,
     clock::{Clock, SystemClock},
 };
 
@@ -73,7 +73,7 @@ pub(in super::super) struct AccessRuleRequest {
     put, path = "/v1/admin/access-rules/{name}", tag = "access rules", operation_id = "put_access_rule",
     params(("name" = String, Path, description = "The name of the rule", pattern = "^[A-Za-z0-9._-]{1,64}$")),
     request_body = AccessRuleRequest,
-    responses((status = 200, description = "The new version of the ruleset", body = NewVersion), ChangeProblems),
+    responses((status = 200, description = "The new version of the ruleset", body = NewVersion), Problems, ChangeProblem),
 )]
 pub(in super::super) async fn put(
     State(server): State<Shared>,
@@ -114,7 +114,7 @@ pub(in super::super) struct RemoveRequest {
     responses(
         (status = 200, description = "The new version of the ruleset", body = NewVersion),
         (status = 404, description = "There is no such rule", body = schema::Problem, content_type = "application/problem+json"),
-        ChangeProblems,
+        Problems, ChangeProblem,
     ),
 )]
 pub(in super::super) async fn remove(
@@ -173,7 +173,7 @@ pub(in super::super) struct Tried {
 #[utoipa::path(
     post, path = "/v1/admin/access-rules/try", tag = "access rules", operation_id = "try_access_rules",
     request_body = TryRequest,
-    responses((status = 200, description = "Which rules match", body = Tried), ReadProblems),
+    responses((status = 200, description = "Which rules match", body = Tried), Problems),
 )]
 pub(in super::super) async fn attempt(
     State(server): State<Shared>,
@@ -195,19 +195,8 @@ pub(in super::super) async fn attempt(
     let user = request
         .user
         .map(|user| server.limiter.normalize(&user).into_owned());
-    let mut query = AccessQuery::new();
-    if let Some(address) = request.address {
-        query = query.with_address(address);
-    }
-    if let Some(user) = &user {
-        query = query.with_user(user);
-    }
-    if let Some(agent) = &request.user_agent {
-        query = query.with_user_agent(agent.as_bytes());
-    }
-    if let Some(path) = &request.path {
-        query = query.with_path(path);
-    }
+    let (agent, path) = (request.user_agent.as_deref(), request.path.as_deref());
+    let query = access_query(request.address, user.as_deref(), agent, path);
     let explanation = rules.explain(&query, SystemClock.now());
     let copies = |rules: &[&AccessRule]| rules.iter().copied().cloned().collect();
     server.answer(&Tried {

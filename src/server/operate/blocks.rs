@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     super::{
-        Shared, decision::check_length, extract::Params, openapi::ReadProblems, problem::Problem,
+        Shared, decision::check_length, extract::Params, openapi::Problems, problem::Problem,
         schema,
     },
     subject,
@@ -45,7 +45,7 @@ pub(in super::super) struct BlockQuery {
 /// for, or none, and still be followed by others: go on until `next` is `null`.
 #[utoipa::path(
     get, path = "/v1/admin/blocks", tag = "blocks", operation_id = "blocks", params(BlockQuery),
-    responses((status = 200, description = "A page", body = schema::Blocks), ReadProblems),
+    responses((status = 200, description = "A page", body = schema::Blocks), Problems),
 )]
 pub(in super::super) async fn list(
     State(server): State<Shared>,
@@ -86,7 +86,7 @@ pub(in super::super) struct BlockCounts {
 /// Count blocks
 #[utoipa::path(
     get, path = "/v1/admin/block-counts", tag = "blocks", operation_id = "block_counts",
-    responses((status = 200, description = "How many blocks each rule has", body = BlockCounts), ReadProblems),
+    responses((status = 200, description = "How many blocks each rule has", body = BlockCounts), Problems),
 )]
 pub(in super::super) async fn counts(State(server): State<Shared>) -> Result<Response, Problem> {
     let rules = server.admin.block_counts().await?;
@@ -114,7 +114,7 @@ pub(in super::super) struct SubjectQuery {
 /// and what the next failure would do.
 #[utoipa::path(
     get, path = "/v1/admin/explain", tag = "blocks", operation_id = "explain", params(SubjectQuery),
-    responses((status = 200, description = "What is counted, and what follows", body = schema::Explanation), ReadProblems),
+    responses((status = 200, description = "What is counted, and what follows", body = schema::Explanation), Problems),
 )]
 pub(in super::super) async fn explain(
     State(server): State<Shared>,

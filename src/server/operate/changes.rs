@@ -8,8 +8,12 @@ use utoipa::ToSchema;
 
 use super::{
     super::{
-        Operator, Shared, decision::check_length, extract::Body, openapi::ChangeProblems,
-        problem::Problem, schema,
+        Operator, Shared,
+        decision::check_length,
+        extract::Body,
+        openapi::{ChangeProblem, Problems},
+        problem::Problem,
+        schema,
     },
     author, subject,
 };
@@ -56,7 +60,7 @@ pub(in super::super) struct UnblockRequest {
 /// the subject.
 #[utoipa::path(
     post, path = "/v1/admin/unblock", tag = "blocks", operation_id = "unblock", request_body = UnblockRequest,
-    responses((status = 200, description = "What was lifted", body = schema::Unblocked), ChangeProblems),
+    responses((status = 200, description = "What was lifted", body = schema::Unblocked), Problems, ChangeProblem),
 )]
 pub(in super::super) async fn unblock(
     State(server): State<Shared>,
@@ -128,7 +132,7 @@ pub(in super::super) struct ForgiveRequest {
 /// Removes a user's own failures, as a success would: after a password was reset.
 #[utoipa::path(
     post, path = "/v1/admin/forgive", tag = "blocks", operation_id = "forgive", request_body = ForgiveRequest,
-    responses((status = 200, description = "What was forgiven", body = schema::Forgiven), ChangeProblems),
+    responses((status = 200, description = "What was forgiven", body = schema::Forgiven), Problems, ChangeProblem),
 )]
 pub(in super::super) async fn forgive(
     State(server): State<Shared>,
@@ -185,7 +189,7 @@ pub(in super::super) struct BlockedBy {
 /// By an access rule, which is ahead of all limits and can be removed.
 #[utoipa::path(
     post, path = "/v1/admin/block", tag = "blocks", operation_id = "block", request_body = BlockRequest,
-    responses((status = 200, description = "The access rule that blocks", body = BlockedBy), ChangeProblems),
+    responses((status = 200, description = "The access rule that blocks", body = BlockedBy), Problems, ChangeProblem),
 )]
 pub(in super::super) async fn block(
     State(server): State<Shared>,
@@ -225,7 +229,7 @@ pub(in super::super) struct NoteRequest {
 /// It is an event, and kept as long as events are.
 #[utoipa::path(
     post, path = "/v1/admin/notes", tag = "blocks", operation_id = "note", request_body = NoteRequest,
-    responses((status = 200, description = "The note is written", body = schema::Empty), ChangeProblems),
+    responses((status = 200, description = "The note is written", body = schema::Empty), Problems, ChangeProblem),
 )]
 pub(in super::super) async fn note(
     State(server): State<Shared>,

@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     super::{
-        Inner, Shared, decision::check_length, extract::Params, openapi::ReadProblems,
+        Inner, Shared, decision::check_length, extract::Params, openapi::Problems,
         problem::Problem, schema,
     },
     csv,
@@ -87,7 +87,7 @@ pub(in super::super) struct Events {
             (Events = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"),
         )),
         (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
-        ReadProblems,
+        Problems,
     ),
 )]
 pub(in super::super) async fn list(

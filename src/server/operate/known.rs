@@ -9,7 +9,7 @@ use super::{
         Operator, Shared,
         decision::check_length,
         extract::{Body, Params},
-        openapi::{ChangeProblems, ReadProblems},
+        openapi::{ChangeProblem, Problems},
         problem::Problem,
         schema,
     },
@@ -38,7 +38,7 @@ pub(in super::super) struct KnownAddresses {
 #[utoipa::path(
     get, path = "/v1/admin/known-addresses", tag = "known addresses", operation_id = "known_addresses",
     params(KnownQuery),
-    responses((status = 200, description = "Where the user has logged in from", body = KnownAddresses), ReadProblems),
+    responses((status = 200, description = "Where the user has logged in from", body = KnownAddresses), Problems),
 )]
 pub(in super::super) async fn list(
     State(server): State<Shared>,
@@ -81,7 +81,7 @@ pub(in super::super) struct Forgotten {
 #[utoipa::path(
     post, path = "/v1/admin/known-addresses/forget", tag = "known addresses", operation_id = "forget",
     request_body = ForgetRequest,
-    responses((status = 200, description = "How many were forgotten", body = Forgotten), ChangeProblems),
+    responses((status = 200, description = "How many were forgotten", body = Forgotten), Problems, ChangeProblem),
 )]
 pub(in super::super) async fn forget(
     State(server): State<Shared>,

@@ -19,7 +19,7 @@ use tokio::{
 };
 use utoipa::ToSchema;
 
-use super::super::{Role, Shared, openapi::ReadProblems, problem::Problem, schema};
+use super::super::{Role, Shared, openapi::Problems, problem::Problem, schema};
 use crate::{
     event::{Event, EventReceiver},
     insight::Minute,
@@ -56,7 +56,7 @@ pub(in super::super) struct Tick {
     responses(
         (status = 200, description = "A stream; the data of each event `tick` is this", body = Tick, content_type = "text/event-stream"),
         (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
-        ReadProblems,
+        Problems,
     ),
 )]
 pub(in super::super) async fn follow(

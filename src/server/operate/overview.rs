@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::{
-    Operator, Role, Shared, extract::Params, openapi::ReadProblems, problem::Problem, schema,
+    Operator, Role, Shared, extract::Params, openapi::Problems, problem::Problem, schema,
 };
 use crate::{
     admin::{AdminError, AdminErrorKind},
@@ -61,7 +61,7 @@ struct StoreState {
 /// Show the state
 #[utoipa::path(
     get, path = "/v1/admin/status", tag = "overview", operation_id = "status",
-    responses((status = 200, description = "How the service is", body = Status), ReadProblems),
+    responses((status = 200, description = "How the service is", body = Status), Problems),
 )]
 pub(in super::super) async fn status(
     State(server): State<Shared>,
@@ -156,7 +156,7 @@ impl From<live::Instance> for Instance {
 /// List instances
 #[utoipa::path(
     get, path = "/v1/admin/instances", tag = "overview", operation_id = "instances",
-    responses((status = 200, description = "The instances of the fleet", body = Instances), ReadProblems),
+    responses((status = 200, description = "The instances of the fleet", body = Instances), Problems),
 )]
 pub(in super::super) async fn instances(State(server): State<Shared>) -> Result<Response, Problem> {
     let instances = server.admin.instances().await?.into_iter();
@@ -180,7 +180,7 @@ pub(in super::super) struct BusiestQuery {
 /// them.
 #[utoipa::path(
     get, path = "/v1/admin/busiest", tag = "overview", operation_id = "busiest", params(BusiestQuery),
-    responses((status = 200, description = "The busiest first", body = schema::Busiest), ReadProblems),
+    responses((status = 200, description = "The busiest first", body = schema::Busiest), Problems),
 )]
 pub(in super::super) async fn busiest(
     State(server): State<Shared>,
@@ -208,7 +208,7 @@ pub(in super::super) struct WrongBlocks {
 /// operator.
 #[utoipa::path(
     get, path = "/v1/admin/wrong-blocks", tag = "overview", operation_id = "wrong_blocks",
-    responses((status = 200, description = "Blocks by rule and day", body = WrongBlocks), ReadProblems),
+    responses((status = 200, description = "Blocks by rule and day", body = WrongBlocks), Problems),
 )]
 pub(in super::super) async fn wrong_blocks(
     State(server): State<Shared>,
@@ -234,7 +234,7 @@ pub(in super::super) struct Activity {
 /// Show the activity
 #[utoipa::path(
     get, path = "/v1/admin/activity", tag = "overview", operation_id = "activity",
-    responses((status = 200, description = "Minute by minute", body = Activity), ReadProblems),
+    responses((status = 200, description = "Minute by minute", body = Activity), Problems),
 )]
 pub(in super::super) async fn activity(State(server): State<Shared>) -> Result<Response, Problem> {
     let minutes = server.feed()?.activity();

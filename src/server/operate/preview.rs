@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::super::{Shared, extract::Body, openapi::ReadProblems, problem::Problem, schema};
+use super::super::{Shared, extract::Body, openapi::Problems, problem::Problem, schema};
 use crate::{insight::Replay, live::Ruleset};
 
 /// A ruleset to be tried.
@@ -27,7 +27,7 @@ pub(in super::super) struct PreviewRequest {
     responses(
         (status = 200, description = "What it would have done", body = schema::ReplayReport),
         (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
-        ReadProblems,
+        Problems,
     ),
 )]
 pub(in super::super) async fn preview(

@@ -17,7 +17,7 @@ use super::{
     super::{
         Operator, Shared,
         extract::Body,
-        openapi::{ChangeProblems, ReadProblems, VersionProblems},
+        openapi::{ChangeProblem, Problems, VersionProblem},
         problem::Problem,
         schema,
     },
@@ -35,7 +35,7 @@ use crate::{
     get, path = "/v1/admin/ruleset", tag = "ruleset", operation_id = "ruleset",
     responses(
         (status = 200, description = "The newest version", body = schema::Version, headers(("ETag" = String, description = "The number of the version, in quotes"))),
-        ReadProblems,
+        Problems,
     ),
 )]
 pub(in super::super) async fn read(State(server): State<Shared>) -> Result<Response, Problem> {
@@ -72,7 +72,7 @@ pub(in super::super) struct NewVersion {
     put, path = "/v1/admin/ruleset", tag = "ruleset", operation_id = "replace_ruleset",
     params(("If-Match" = Option<String>, Header, nullable = false, description = "The `ETag` of the version that is replaced; required", pattern = "^\"[0-9]{1,9}\"$")),
     request_body = ReplaceRequest,
-    responses((status = 200, description = "The new version", body = NewVersion), ChangeProblems, VersionProblems),
+    responses((status = 200, description = "The new version", body = NewVersion), Problems, ChangeProblem, VersionProblem),
 )]
 pub(in super::super) async fn replace(
     State(server): State<Shared>,
@@ -106,7 +106,7 @@ pub(in super::super) struct RollBackRequest {
     post, path = "/v1/admin/ruleset/rollback", tag = "ruleset", operation_id = "roll_back",
     params(("If-Match" = Option<String>, Header, nullable = false, description = "The `ETag` of the newest version; required", pattern = "^\"[0-9]{1,9}\"$")),
     request_body = RollBackRequest,
-    responses((status = 200, description = "The new version", body = NewVersion), ChangeProblems, VersionProblems),
+    responses((status = 200, description = "The new version", body = NewVersion), Problems, ChangeProblem, VersionProblem),
 )]
 pub(in super::super) async fn roll_back(
     State(server): State<Shared>,
@@ -134,7 +134,7 @@ pub(in super::super) struct History {
 /// List versions
 #[utoipa::path(
     get, path = "/v1/admin/ruleset/history", tag = "ruleset", operation_id = "history",
-    responses((status = 200, description = "The last versions", body = History), ReadProblems),
+    responses((status = 200, description = "The last versions", body = History), Problems),
 )]
 pub(in super::super) async fn history(State(server): State<Shared>) -> Result<Response, Problem> {
     let versions = server.admin.history().await?;
@@ -191,7 +191,7 @@ struct RuleWords {
 #[utoipa::path(
     post, path = "/v1/admin/ruleset/check", tag = "ruleset", operation_id = "check_ruleset",
     request_body = CheckRequest,
-    responses((status = 200, description = "What is to be said of it", body = Checked), ReadProblems),
+    responses((status = 200, description = "What is to be said of it", body = Checked), Problems),
 )]
 pub(in super::super) async fn check(
     State(server): State<Shared>,

@@ -16,7 +16,7 @@ use tower_login_rate_limit::{
     Address, KnownAddresses, LoginLimiter, Outcome, Policy, Token,
     algorithm::{Standing, State},
     store::{
-        Key, RedisStore, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind,
+        Key, RedisStore, Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind,
         StoreFuture,
     },
 };
@@ -91,14 +91,14 @@ impl Store for HeldPool {
         settlement: Settlement,
         slots: &[Slot<'_>],
         _: Duration,
-    ) -> StoreFuture<usize> {
+    ) -> StoreFuture<Settled> {
         if !matches!(settlement, Settlement::Succeeded { .. }) {
             return StoreFuture::ready(Err(not_measured()));
         }
         let tokens: Vec<_> = tokens.iter().flat_map(Token::as_bytes).copied().collect();
         let reply = self.send::<Vec<Vec<u8>>>(self.cleanup.command(&names(slots), &tokens));
         let counters = slots.len();
-        StoreFuture::pending(async move { reply.await.map(|_| counters) })
+        StoreFuture::pending(async move { reply.await.map(|_| Settled::changed(counters)) })
     }
 
     fn check(&self, _: &[Slot<'_>]) -> StoreFuture<Standings> {

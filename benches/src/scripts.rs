@@ -102,10 +102,20 @@ const CASES: [Case; 4] = [
     },
 ];
 
+/// The script of a new client that decides nothing, with the reply that other clients receive: the numbers of each
+/// counter. Why a new client is answered with a string.
+const TABLE: &str = "reserve, a new client: the same commands, with a table as the reply";
+const REPLY: &str = "{1, 25, ARGV[1], 0, 1000, 1, 5, ARGV[1], 0, 1000}";
+
 pub fn measure(report: &mut Report) {
     let runtime = Builder::new_current_thread().enable_all().build();
     let scripts = &Scripts::new(&runtime.expect("a runtime"));
-    let bare = CASES.map(|case| scripts.bare(&case));
+    let bare = CASES.map(|case| scripts.bare(&case, case.commands));
+    let [newcomer, ..] = &CASES;
+    let commands = newcomer
+        .commands
+        .replace("return ARGV[1]", &format!("return {REPLY}"));
+    let table = scripts.bare(newcomer, &commands);
     let mut contenders: Vec<Contender<'_>> = Vec::new();
     for (case, bare) in CASES.iter().zip(&bare) {
         let ours = scripts.call(case.timed);
@@ -115,6 +125,7 @@ pub fn measure(report: &mut Report) {
         contenders.push((case.ours, Box::new(|| scripts.turn(case, ours).1)));
         contenders.push((case.bare, Box::new(|| scripts.turn(case, bare).1)));
     }
+    contenders.push((TABLE, Box::new(|| scripts.turn(newcomer, &table).1)));
     let rounds = Rounds::take_turns(contenders);
     for case in CASES {
         for name in [case.ours, case.bare] {
@@ -124,6 +135,9 @@ pub fn measure(report: &mut Report) {
         let ratio = rounds.ratio(case.ours, case.bare);
         report.ratio(SECTION, what, ratio, Some(Goal::AtMost(1.1)));
     }
+    report.number(SECTION, TABLE, rounds.median(TABLE), "µs", None);
+    let what = "reserve, a new client: a table to a string as the reply";
+    report.ratio(SECTION, what, rounds.ratio(TABLE, newcomer.bare), None);
 }
 
 struct Scripts {
@@ -169,10 +183,10 @@ impl Scripts {
     }
 
     /// The call of a script that decides nothing, with the same keys and arguments.
-    fn bare(&self, case: &Case) -> Call {
+    fn bare(&self, case: &Case, commands: &str) -> Call {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.expect("a time after 1970").as_millis();
-        let commands = (case.commands)
+        let commands = commands
             .replace("LEASE", &(now + 86_400_000).to_string())
             .replace("NOW", &now.to_string());
         let text = format!("local call, KEYS, ARGV = redis.call, KEYS, ARGV{commands}");

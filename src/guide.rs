@@ -10,6 +10,7 @@
 //! | [`proxies`] | client addresses that can't be forged |
 //! | [`algorithms`] | which limit to choose |
 //! | [`production`], [`operations`] | Redis for a fleet; events, metrics and alerts |
+//! | [`console`] | the web console: mounting it, its pages, who is let in |
 //! | [`testing`] | tests of an app: without a socket, and without waiting |
 //! | [`migration`] | from `tower_governor`, `axum-governor`, django-axes, Devise and rate-limiter-flexible |
 //! | [`faq`] | questions, and what the messages of compiler and log mean |
@@ -21,6 +22,7 @@ macro_rules! guides {
     ($($name:ident)*) => { $(
         #[doc = "[algorithms.md]: crate::guide::algorithms"]
         #[doc = "[axum.md]: crate::guide::axum"]
+        #[doc = "[console.md]: crate::guide::console"]
         #[doc = "[design.md]: crate::guide::design"]
         #[doc = "[design.md#algorithms]: crate::guide::design#one-counter-four-algorithms"]
         #[doc = "[faq.md]: crate::guide::faq"]
@@ -33,6 +35,8 @@ macro_rules! guides {
         #[doc = "[testing.md]: crate::guide::testing"]
         #[doc = "[tonic.md]: crate::guide::tonic"]
         // Pages and files that are no module.
+        #[doc = "[cli.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/cli.md"]
+        #[doc = "[http-api.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/http-api.md"]
         #[doc = "[benchmarks.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/benchmarks.md"]
         #[doc = "[grafana-dashboard.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/grafana-dashboard.json"]
         #[doc = "[prometheus-alerts.yml]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/prometheus-alerts.yml"]
@@ -42,6 +46,13 @@ macro_rules! guides {
         #[doc = "[plots/sliding-counter.svg]: data:image/svg+xml,"]
         #[doc = "[plots/sliding-window.svg]: data:image/svg+xml,"]
         #[doc = "[plots/token-bucket.svg]: data:image/svg+xml,"]
+        #[doc = "[console/blocks-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/blocks-light.png"]
+        #[doc = "[console/events-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/events-dark.png"]
+        #[doc = "[console/overview-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/overview-light.png"]
+        #[doc = "[console/policy-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/policy-light.png"]
+        #[doc = "[console/rules-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/rules-light.png"]
+        #[doc = "[console/subject-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/subject-light.png"]
+        #[doc = "[console/why-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/why-dark.png"]
         #[doc = "[request.svg]: data:image/svg+xml,"]
         #[doc = ""]
         #[doc = include_str!(concat!("../docs/", stringify!($name), ".md"))]
@@ -49,4 +60,4 @@ macro_rules! guides {
     )* };
 }
 
-guides! { algorithms axum design faq hyper mfa migration operations production proxies testing tonic }
+guides! { algorithms axum console design faq hyper mfa migration operations production proxies testing tonic }

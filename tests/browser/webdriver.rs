@@ -249,18 +249,25 @@ impl Browser {
     /// Clicks what a selector finds, as a mouse does.
     pub async fn press(&self, selector: &str) {
         let element = self.find(selector).await;
+        // On a phone the edge of the page is below the navigation.
+        let scroll = format!(
+            "document.querySelector({})?.scrollIntoView({{block: 'center'}})",
+            json!(selector)
+        );
+        self.run(&scroll).await;
         let path = format!("element/{element}/click");
+        let mut answer = Value::Null;
         for _ in 0..100 {
             let url = format!("{}/{path}", self.session);
             let response = client().post(url).json(&json!({})).send().await.unwrap();
-            let answer: Value = response.json().await.unwrap();
+            answer = response.json().await.unwrap();
             // Something moves, or is drawn again.
             if answer["value"]["error"].is_null() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("{selector} can't be clicked");
+        panic!("{selector} can't be clicked: {answer}");
     }
 
     /// Replaces the text of a field, key by key.
@@ -295,12 +302,6 @@ impl Browser {
         panic!("never true: {script}, on {page}");
     }
 
-    /// The result of a script that calls `arguments[0]` with it.
-    pub async fn run_async(&self, script: &str) -> Value {
-        let script = json!({"script": script, "args": []});
-        self.command("execute/async", script).await
-    }
-
     /// Presses keys one after the other, on whatever has the focus.
     pub async fn keys(&self, keys: &[&str]) {
         let actions = keys
@@ -311,12 +312,6 @@ impl Browser {
         self.command("actions", json!({"actions": [source]})).await;
     }
 
-    /// A command of Chromium's own protocol.
-    pub async fn devtools(&self, command: &str, parameters: Value) {
-        let body = json!({"cmd": command, "params": parameters});
-        self.command("goog/cdp/execute", body).await;
-    }
-
     /// The size of the page, and the theme of the system.
     pub async fn resize(&self, width: u32, height: u32, theme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
@@ -324,6 +319,8 @@ impl Browser {
             .await;
         let theme = json!({"features": [{"name": "prefers-color-scheme", "value": theme}]});
         self.devtools("Emulation.setEmulatedMedia", theme).await;
+        let hidden = json!({"hidden": true});
+        self.devtools("Emulation.setScrollbarsHidden", hidden).await;
     }
 
     pub async fn screenshot(&self) -> Vec<u8> {

@@ -121,7 +121,7 @@ function virtualOf(signal, selection, why, unblock) {
       { key: "usage", label: "Failures", class: "num", sort: (block) => block.usage, descending: true, cell: (block) => `${block.usage} of ${block.limit}` },
       { key: "since", label: "Began", class: "began", sort: (block) => block.since ?? "", descending: true, cell: (block) => (block.since ? h("time", { datetime: block.since, title: exact(Date.parse(block.since)) }, moment(Date.parse(block.since))) : "—") },
       { key: "lifts", label: "Lifts in", class: "num lifts", sort: (block) => (block.lifts_at ? Date.parse(block.lifts_at) : Infinity), cell: lifts },
-      { key: "do", label: "", class: "do", cell: (block) => [button("Why", () => why(block), { kind: "quiet small", symbol: "why", "aria-label": `Why is ${named(block)} blocked?` }), guard(button("Unblock", () => unblock(block), { kind: "quiet small", symbol: "unblock", "aria-label": `Unblock ${named(block)}` }))] },
+      { key: "do", label: "Actions", unseen: true, class: "do", cell: (block) => [button("Why", () => why(block), { kind: "quiet small", symbol: "why", "aria-label": `Why is ${named(block)} blocked?` }), guard(button("Unblock", () => unblock(block), { kind: "quiet small", symbol: "unblock", "aria-label": `Unblock ${named(block)}` }))] },
     ],
   });
 }

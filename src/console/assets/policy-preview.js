@@ -28,7 +28,7 @@ export function preview(report) {
     h("div", { class: "figures" }, figure(report.refused_guesses, "more guesses stopped", "ok"), figure(report.refused_successes, "honest logins refused", "bad"), figure(report.admitted, "refused attempts let through", "warn"),
       figure(report.blocked.count, "newly blocked", "warn"), figure(report.freed.count, "no longer blocked", "ok")),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Blocks by rule, recorded and replayed" }, h("table", { class: "plain-table" }, h("caption", { class: "hidden" }, "Blocks by rule, recorded and replayed"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Rule"), ["Blocks", "then", "Wrong then", "Refused then"].map((text) => h("th", { scope: "col", class: "num" }, text)))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Rule"), ["Blocks before", "Blocks then", "Probably wrong", "Refused then"].map((text) => h("th", { scope: "col", class: "num" }, text)))),
       h("tbody", {}, report.rules.map((row) => h("tr", { class: row.is_replayed ? "" : "muted" }, h("th", { scope: "row" }, row.rule, row.is_replayed ? "" : h("small", {}, " not replayed")),
         h("td", { class: "num" }, count(row.recorded.blocks)), h("td", { class: "num" }, change(row.recorded.blocks, row.replayed.blocks)), h("td", { class: "num" }, change(row.recorded.wrong, row.replayed.wrong)), h("td", { class: "num" }, change(row.recorded.refused, row.replayed.refused))))))),
     subjects("Would have been blocked", report.blocked, [["Refused", "refused"], ["Honest", "refused_successes"]], "No address or user that was let through would have been blocked."),

@@ -2,7 +2,7 @@
 
 import { api, guard, operator, post, put, READ_ONLY } from "./api.js";
 import { ask, toast } from "./dialog.js";
-import { button, card, debounce, empty, field, h, mark, render, select } from "./dom.js";
+import { button, card, debounce, empty, field, h, iconButton, mark, render, select } from "./dom.js";
 import { ago, exact, plural } from "./format.js";
 import { commonForm, periods, ruleCard } from "./policy-form.js";
 import { preview } from "./policy-preview.js";
@@ -17,15 +17,15 @@ export async function show({ content, actions, signal }) {
   const disabled = !operator.mayOperate;
   const rules = h("div", { class: "rules" }), common = h("div", {}), trial = h("div", {});
   const panel = card("Draft", { class: "draft" }), fleet = card("Instances", { class: "fleet" }), past = card("History", { class: "history" });
-  const differences = h("div", { role: "status" }), result = h("div", { id: "preview-result" });
+  const differences = h("div", { role: "status" }), result = h("div", { class: "preview-holder" });
   const apply = guard(button("Apply…", () => putInForce(), { kind: "primary", id: "apply" }));
   const tryIt = button("Preview by replay", replay, { id: "preview" });
   const reset = button("Discard", () => load(), { kind: "quiet", id: "discard" });
-  panel.append(differences, h("div", { class: "buttons" }, tryIt, apply, reset), result);
+  panel.append(differences, h("div", { class: "buttons" }, tryIt, apply, reset));
   if (disabled) content.append(h("p", { class: "notice" }, READ_ONLY));
   actions.append(guard(button("Add a rule", addRule, { symbol: "plus" })));
   content.append(periods(), trial, h("div", { class: "grid-policy" },
-    h("div", { class: "column" }, rules, card("For all rules", { class: "common" }, common)), h("div", { class: "column side" }, panel, fleet, past)));
+    h("div", { class: "column" }, result, h("h2", { class: "hidden" }, "Rules"), rules, card("For all rules", { class: "common" }, common)), h("div", { class: "column side" }, panel, fleet, past)));
 
   async function load() {
     current = await api("ruleset", { signal });
@@ -73,7 +73,12 @@ export async function show({ content, actions, signal }) {
   async function replay() {
     tryIt.disabled = true;
     result.replaceChildren(h("p", { class: "loading" }, "Replaying…"));
-    try { result.replaceChildren(preview(await post("ruleset/preview", { ruleset: draft }, { signal }))); } catch (error) { result.replaceChildren(h("p", { class: "error" }, error.message)); }
+    try {
+      const report = await post("ruleset/preview", { ruleset: draft }, { signal });
+      const shown = card("Preview by replay", {}, iconButton("Close the preview", "close", () => result.replaceChildren()), preview(report));
+      result.replaceChildren(shown);
+      shown.scrollIntoView({ block: "start" });
+    } catch (error) { result.replaceChildren(h("p", { class: "error" }, error.message)); }
     tryIt.disabled = false;
   }
 

@@ -18,7 +18,7 @@ export function virtualTable({ caption, columns, id, rowHeight = 41, cardHeight 
     changed();
   } });
   const heads = columns.map((column) => {
-    const label = column.sort ? h("button", { type: "button", class: "sort", onclick: () => sortBy(column) }, column.label) : h("span", {}, column.label);
+    const label = column.sort ? h("button", { type: "button", class: "sort", onclick: () => sortBy(column) }, column.label) : h("span", { class: column.unseen ? "hidden" : null }, column.label);
     return h("th", { scope: "col", class: column.class ?? "" }, label);
   });
   const table = h("table", { class: "virtual" }, h("caption", { class: "hidden" }, caption),

@@ -9,8 +9,8 @@
 //! | [`mfa`] | codes count too |
 //! | [`proxies`] | client addresses that can't be forged |
 //! | [`algorithms`] | which limit to choose |
-//! | [`production`], [`operations`] | Redis for a fleet; events, metrics and alerts |
-//! | [`console`] | the web console: mounting it, its pages, who is let in |
+//! | [`production`], [`operations`] | Redis for a fleet; the runbook, events, metrics and alerts |
+//! | [`console`], [`cli`], [`http_api`] | in a browser, in a terminal, from other languages |
 //! | [`testing`] | tests of an app: without a socket, and without waiting |
 //! | [`migration`] | from `tower_governor`, `axum-governor`, django-axes, Devise and rate-limiter-flexible |
 //! | [`faq`] | questions, and what the messages of compiler and log mean |
@@ -19,10 +19,12 @@
 /// A page of `docs/`. Of two definitions of a link the first one counts: these lead to modules, and those at the end of
 /// each page to files.
 macro_rules! guides {
-    ($($name:ident)*) => { $(
+    ($($name:ident $page:literal)*) => { $(
         #[doc = "[algorithms.md]: crate::guide::algorithms"]
         #[doc = "[axum.md]: crate::guide::axum"]
+        #[doc = "[cli.md]: crate::guide::cli"]
         #[doc = "[console.md]: crate::guide::console"]
+        #[doc = "[http-api.md]: crate::guide::http_api"]
         #[doc = "[design.md]: crate::guide::design"]
         #[doc = "[design.md#algorithms]: crate::guide::design#one-counter-four-algorithms"]
         #[doc = "[faq.md]: crate::guide::faq"]
@@ -35,8 +37,6 @@ macro_rules! guides {
         #[doc = "[testing.md]: crate::guide::testing"]
         #[doc = "[tonic.md]: crate::guide::tonic"]
         // Pages and files that are no module.
-        #[doc = "[cli.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/cli.md"]
-        #[doc = "[http-api.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/http-api.md"]
         #[doc = "[benchmarks.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/benchmarks.md"]
         #[doc = "[grafana-dashboard.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/grafana-dashboard.json"]
         #[doc = "[prometheus-alerts.yml]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/prometheus-alerts.yml"]
@@ -46,18 +46,15 @@ macro_rules! guides {
         #[doc = "[plots/sliding-counter.svg]: data:image/svg+xml,"]
         #[doc = "[plots/sliding-window.svg]: data:image/svg+xml,"]
         #[doc = "[plots/token-bucket.svg]: data:image/svg+xml,"]
-        #[doc = "[console/blocks-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/blocks-light.png"]
-        #[doc = "[console/events-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/events-dark.png"]
-        #[doc = "[console/overview-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/overview-light.png"]
-        #[doc = "[console/policy-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/policy-light.png"]
-        #[doc = "[console/rules-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/rules-light.png"]
-        #[doc = "[console/subject-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/subject-light.png"]
-        #[doc = "[console/why-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/why-dark.png"]
         #[doc = "[request.svg]: data:image/svg+xml,"]
         #[doc = ""]
-        #[doc = include_str!(concat!("../docs/", stringify!($name), ".md"))]
+        #[doc = include_str!(concat!("../docs/", $page))]
         pub mod $name {}
     )* };
 }
 
-guides! { algorithms axum console design faq hyper mfa migration operations production proxies testing tonic }
+guides! {
+    algorithms "algorithms.md" axum "axum.md" cli "cli.md" console "console.md" design "design.md" faq "faq.md"
+    http_api "http-api.md" hyper "hyper.md" mfa "mfa.md" migration "migration.md" operations "operations.md"
+    production "production.md" proxies "proxies.md" testing "testing.md" tonic "tonic.md"
+}

@@ -83,6 +83,8 @@ const CASES: [Case; 4] = [
         timed: Step::Fail,
         commands: "
             call('TIME')
+            call('ZCARD', KEYS[1])
+            call('ZCARD', KEYS[2])
             call('ZADD', KEYS[1], 'XX', 'LT', 'CH', 'NOW', ARGV[1])
             call('ZADD', KEYS[2], 'XX', 'LT', 'CH', 'NOW', ARGV[1])
             return 2",

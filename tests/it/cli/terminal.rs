@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{HOME, attacked, json, redis};
-use crate::support::{RedisServer, wait_until};
+use crate::support::{RedisServer, fail, ip, wait_until};
 
 /// A terminal with a shell in it, ended when dropped.
 struct Terminal {
@@ -170,8 +170,9 @@ async fn events_are_watched_until_an_interrupt() {
     let terminal = Terminal::start(&redis);
     terminal.enter("$P events --follow --event block_began --since 1h; echo \"<$?>end\"");
     terminal.wait_for("bob@example.org");
-    crate::support::fail(&limiter, crate::support::ip("192.0.2.9"), "zoë", 5).await;
-    limiter.observed().await;
+    fail(&limiter, ip("192.0.2.9"), "zoë", 5).await;
+    // The block is reported in the background, and waiting for the screen blocks this thread.
+    limiter.all_settled().await.unwrap();
     terminal.wait_for("192.0.2.9           zoë             user-address: 5 of 5, for 1 day");
     terminal.tmux(&["send-keys", "C-c"]);
     terminal.wait_for("<0>end");

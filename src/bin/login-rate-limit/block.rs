@@ -45,7 +45,7 @@ impl Block {
         let named = self.subject.named()?;
         let subject = named.subject()?;
         let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = Session::to_change(store)?;
         session.ruleset_to_change().await?;
         let lasts = match self.lasts {

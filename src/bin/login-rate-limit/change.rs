@@ -29,8 +29,11 @@ pub(crate) struct ChangeArgs {
 }
 
 impl ChangeArgs {
-    /// Who and why. A reason that is missing is asked for.
-    pub(crate) fn author(&self) -> Result<Author, Failure> {
+    /// Who and why; `None` if nothing is to be changed. A reason that is missing is asked for.
+    pub(crate) fn author(&self) -> Result<Option<Author>, Failure> {
+        if self.dry_run {
+            return Ok(None);
+        }
         let reason = match &self.reason {
             Some(reason) => reason.clone(),
             None if is_terminal() => ask("Reason: ")?,
@@ -41,7 +44,10 @@ impl ChangeArgs {
             }
         };
         let author = self.author.clone().unwrap_or_else(user_at_host);
-        Author::new(author, reason.trim()).map_err(|error| Failure::usage(error.to_string()))
+        let author = Author::new(author, reason.trim());
+        author
+            .map(Some)
+            .map_err(|error| Failure::usage(error.to_string()))
     }
 
     /// Asks whether a change that affects more than one subject is meant. `what` completes "This …".

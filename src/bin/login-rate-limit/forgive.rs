@@ -10,10 +10,11 @@ use crate::{
     blocked::{self, blocks},
     change::ChangeArgs,
     failure::{Exit, Failure},
-    output::{Output, Style, counted, safe},
+    output::{Output, Style, plural, safe},
     period,
     session::Session,
     store::StoreArgs,
+    unblock::print_refusing,
 };
 
 const EXAMPLES: &str = "\
@@ -50,17 +51,16 @@ struct Report<'a> {
 
 impl Forgive {
     pub(crate) async fn run(self, store: &StoreArgs, output: &Output) -> Result<Exit, Failure> {
-        if self.change.dry_run {
+        let Some(author) = self.change.author()? else {
             return self.preview(store, output).await;
-        }
-        let author = self.change.author()?;
+        };
         let session = Session::to_change(store)?;
         session.ruleset(output).await?;
         let user = safe(&self.user);
         if self.address.len() != 1 {
             let places = match self.address.len() {
                 0 => "every address where a block of the user is listed".to_owned(),
-                n => counted(n, "address").replace("addresss", "addresses"),
+                n => plural(n, "address", "addresses"),
             };
             self.change.confirm(&format!(
                 "takes back the failures of user {user} at {places}"
@@ -90,17 +90,12 @@ impl Forgive {
                 places.join(", ")
             ))?;
         }
-        if let Some(rule) = &forgiven.denied_by {
-            output.line(format!(
-                "Still denied by the access rule {}.",
-                safe(rule.name())
-            ))?;
-        }
-        if !forgiven.refused_by.is_empty() {
-            output.line(format!("\nStill {}:", output.paint(Style::Red, "refused")))?;
-            let table = blocked::table(&session, &forgiven.refused_by, period::now(), true);
-            output.table(&table)?;
-        }
+        print_refusing(
+            forgiven.denied_by.as_ref(),
+            &forgiven.refused_by,
+            &session,
+            output,
+        )?;
         Ok(found)
     }
 

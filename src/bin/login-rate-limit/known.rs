@@ -7,7 +7,7 @@ use tower_login_rate_limit::Address;
 use crate::{
     change::ChangeArgs,
     failure::{Exit, Failure},
-    output::{Output, Style, safe},
+    output::{Output, Style, plural, safe},
     session::{Session, would},
     store::StoreArgs,
 };
@@ -74,7 +74,7 @@ impl Known {
         output: &Output,
     ) -> Result<Exit, Failure> {
         let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = Session::to_change(store)?;
         let known = session.admin.known_addresses(&self.user).await?;
         let mut forgotten = match address {
@@ -107,6 +107,5 @@ impl Known {
 }
 
 fn addresses(n: usize) -> String {
-    let es = if n == 1 { "" } else { "es" };
-    format!("{n} known address{es}")
+    plural(n, "known address", "known addresses")
 }

@@ -14,7 +14,7 @@ use tower_login_rate_limit::{
 
 use crate::{
     failure::{Exit, Failure},
-    output::{Cell, Output, Style, Table, counted},
+    output::{Cell, Output, Style, Table, counted, plural, safe},
     period,
     policy::file,
     session::named_policy,
@@ -77,7 +77,7 @@ impl Replay {
             "{attempts} from {} to {} UTC, under {}:\n",
             period::shown(from),
             period::shown(to),
-            crate::output::safe(&self.policy)
+            safe(&self.policy)
         ))?;
         print(&report, output)?;
         Ok(found)
@@ -119,8 +119,8 @@ fn print(report: &ReplayReport, output: &Output) -> Result<(), Failure> {
     output.line(format!(
         "\n{} that were admitted would have been refused: {}, {}.",
         counted(report.refused as usize, "attempt"),
-        counted(report.refused_guesses as usize, "guess").replace("guesss", "guesses"),
-        counted(report.refused_successes as usize, "success").replace("successs", "successes"),
+        plural(report.refused_guesses as usize, "guess", "guesses"),
+        plural(report.refused_successes as usize, "success", "successes"),
     ))?;
     let admitted = counted(report.admitted as usize, "attempt");
     output.line(format!(

@@ -30,10 +30,6 @@ pub(crate) enum Named {
 }
 
 impl SubjectArgs {
-    pub(crate) const fn is_given(&self) -> bool {
-        self.place.is_some() || self.user.is_some() || self.address.is_some()
-    }
-
     pub(crate) fn named(&self) -> Result<Named, Failure> {
         let place = match (&self.place, self.address) {
             (_, Some(ip)) => Some(Ok(ip)),

@@ -2,13 +2,16 @@
 
 use clap::Args;
 use serde::Serialize;
-use tower_login_rate_limit::admin::{self, BlockFilter, BlockId, Unblocked};
+use tower_login_rate_limit::{
+    access::AccessRule,
+    admin::{self, Block, BlockFilter, BlockId, Unblocked},
+};
 
 use crate::{
     blocked::{self, blocks},
     change::ChangeArgs,
     failure::{Exit, Failure},
-    output::{Output, Style, safe},
+    output::{Output, Style, counted, safe},
     period,
     session::{Session, would},
     store::StoreArgs,
@@ -49,44 +52,39 @@ struct Report<'a> {
 
 impl Unblock {
     pub(crate) async fn run(self, store: &StoreArgs, output: &Output) -> Result<Exit, Failure> {
-        let named = match (self.id.is_empty(), self.subject.is_given()) {
-            (false, _) => None,
-            _ => Some(self.subject.named()?),
+        let named = match &self.id[..] {
+            [] => Some(self.subject.named()?),
+            _ => None,
         };
-        let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = match author {
             Some(_) => Session::to_change(store)?,
             None => Session::to_read(store)?,
         };
         session.ruleset(output).await?;
-        let (what, mut unblocked) = match &named {
+        let (what, is_wide, mut unblocked) = match &named {
             Some(named) => {
                 let preview = session.admin.preview_unblock(self.target(named)?).await?;
                 let is_wide = named.is_wide() || self.with_users;
-                (named.to_string(), (preview, is_wide))
+                (named.to_string(), is_wide, preview)
             }
             None => {
-                let preview = self.preview_ids(&session).await?;
-                (
-                    format!("{} ids", self.id.len()),
-                    (preview, self.id.len() > 1),
-                )
+                let what = counted(self.id.len(), "id");
+                (what, self.id.len() > 1, self.preview_ids(&session).await?)
             }
         };
-        let is_wide = unblocked.1;
-        if let Some(author) = author.filter(|_| unblocked.0.count > 0) {
+        if let Some(author) = author.filter(|_| unblocked.count > 0) {
             if is_wide {
-                let n = blocks(unblocked.0.count);
+                let n = blocks(unblocked.count);
                 self.change.confirm(&format!("lifts {n} of {what}"))?;
             }
-            unblocked.0 = match &named {
+            unblocked = match &named {
                 Some(named) => session.admin.unblock(self.target(named)?, &author).await?,
                 None => self.unblock_ids(&session, &author).await?,
             };
             session.finish(output).await;
         }
-        self.print(&what, &unblocked.0, &session, output)
+        self.print(&what, &unblocked, &session, output)
     }
 
     fn target(&self, named: &Named) -> Result<admin::Unblock, Failure> {
@@ -166,17 +164,33 @@ impl Unblock {
                 }
             }
         }
-        if let Some(rule) = &unblocked.denied_by {
-            let name = safe(rule.name());
-            let denied = output.paint(Style::Red, "denied");
-            output.line(format!(
-                "Still {denied} by the access rule {name}: login-rate-limit deny remove {name}"
-            ))?;
-        }
-        if !unblocked.refused_by.is_empty() {
-            output.line(format!("\nStill {}:", output.paint(Style::Red, "refused")))?;
-            output.table(&blocked::table(session, &unblocked.refused_by, now, true))?;
-        }
+        print_refusing(
+            unblocked.denied_by.as_ref(),
+            &unblocked.refused_by,
+            session,
+            output,
+        )?;
         Ok(found)
     }
+}
+
+/// What refuses a subject all the same.
+pub(crate) fn print_refusing(
+    denied_by: Option<&AccessRule>,
+    refused_by: &[Block],
+    session: &Session,
+    output: &Output,
+) -> Result<(), Failure> {
+    if let Some(rule) = denied_by {
+        let name = safe(rule.name());
+        let denied = output.paint(Style::Red, "denied");
+        output.line(format!(
+            "Still {denied} by the access rule {name}: login-rate-limit deny remove {name}"
+        ))?;
+    }
+    if !refused_by.is_empty() {
+        output.line(format!("\nStill {}:", output.paint(Style::Red, "refused")))?;
+        output.table(&blocked::table(session, refused_by, period::now(), true))?;
+    }
+    Ok(())
 }

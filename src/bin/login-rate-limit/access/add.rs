@@ -3,20 +3,19 @@
 use std::net::IpAddr;
 
 use clap::{ArgGroup, Args};
-use serde::Serialize;
 use tower_login_rate_limit::{
     Period,
     access::{AccessRule, Action, Field},
     algorithm::Millis,
 };
 
-use super::table;
+use super::Changed;
 use crate::{
     change::ChangeArgs,
     failure::{Exit, Failure},
-    output::{Output, Style},
+    output::Output,
     period,
-    session::{Session, would},
+    session::Session,
     store::StoreArgs,
 };
 
@@ -57,13 +56,6 @@ pub(super) struct Add {
     change: ChangeArgs,
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    dry_run: bool,
-    version: u64,
-    rule: &'a AccessRule,
-}
-
 impl Add {
     pub(super) async fn run(
         self,
@@ -75,7 +67,7 @@ impl Add {
             .rule(action)
             .map_err(|error| Failure::usage(error.message()))?;
         let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = Session::to_change(store)?;
         let current = session.ruleset_to_change().await?;
         // As it is written, and whether the whole list is valid with it.
@@ -100,22 +92,12 @@ impl Add {
         let rule = written
             .or_else(|| access.rule(rule.name()))
             .unwrap_or(&rule);
-        if output.json(&Report {
+        let changed = Changed {
             dry_run,
             version,
             rule,
-        })? {
-            return Ok(Exit::Done);
-        }
-        let verb = output.paint(Style::Green, would(dry_run, "Added", "Would add"));
-        let version = if dry_run {
-            String::new()
-        } else {
-            format!(" in version {version}")
         };
-        output.line(format!("{verb}{version}:"))?;
-        output.table(&table(std::iter::once(rule)))?;
-        Ok(Exit::Done)
+        changed.print(output, "Added", "Would add")
     }
 
     fn rule(&self, action: Action) -> Result<AccessRule, Failure> {

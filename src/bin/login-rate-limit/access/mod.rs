@@ -6,6 +6,7 @@ mod remove;
 mod tried;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use tower_login_rate_limit::access::{AccessRule, Action};
 
 use crate::{
@@ -64,6 +65,32 @@ impl Access {
             Command::List => list::run(store, output, action).await,
             Command::Try(tried) => tried.run(store, output).await,
         }
+    }
+}
+
+/// A change of one rule.
+#[derive(Serialize)]
+struct Changed<'a> {
+    dry_run: bool,
+    /// The version that was written, or would be changed.
+    version: u64,
+    rule: &'a AccessRule,
+}
+
+impl Changed<'_> {
+    /// `done` and `would` are what was done, and what would be.
+    fn print(&self, output: &Output, done: &str, would: &str) -> Result<Exit, Failure> {
+        if output.json(self)? {
+            return Ok(Exit::Done);
+        }
+        output.line(if self.dry_run {
+            format!("{}:", output.paint(Style::Green, would))
+        } else {
+            let version = self.version;
+            format!("{} in version {version}:", output.paint(Style::Green, done))
+        })?;
+        output.table(&table(std::iter::once(self.rule)))?;
+        Ok(Exit::Done)
     }
 }
 

@@ -1,15 +1,14 @@
 //! `allow remove` and `deny remove`.
 
 use clap::Args;
-use serde::Serialize;
-use tower_login_rate_limit::access::{AccessRule, Action};
+use tower_login_rate_limit::access::Action;
 
-use super::table;
+use super::Changed;
 use crate::{
     change::ChangeArgs,
     failure::{Exit, Failure},
-    output::{Output, Style, safe},
-    session::{Session, would},
+    output::{Output, safe},
+    session::Session,
     store::StoreArgs,
 };
 
@@ -22,13 +21,6 @@ pub(super) struct Remove {
     change: ChangeArgs,
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    dry_run: bool,
-    version: u64,
-    rule: &'a AccessRule,
-}
-
 impl Remove {
     pub(super) async fn run(
         self,
@@ -37,7 +29,7 @@ impl Remove {
         action: Action,
     ) -> Result<Exit, Failure> {
         let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = Session::to_change(store)?;
         let current = session.ruleset_to_change().await?;
         let name = safe(&self.name);
@@ -59,21 +51,11 @@ impl Remove {
             version = session.admin.remove_access_rule(&self.name, author).await?;
             session.finish(output).await;
         }
-        if output.json(&Report {
+        let changed = Changed {
             dry_run,
             version,
             rule,
-        })? {
-            return Ok(Exit::Done);
-        }
-        let verb = output.paint(Style::Green, would(dry_run, "Removed", "Would remove"));
-        let version = if dry_run {
-            String::new()
-        } else {
-            format!(" in version {version}")
         };
-        output.line(format!("{verb}{version}:"))?;
-        output.table(&table(std::iter::once(rule)))?;
-        Ok(Exit::Done)
+        changed.print(output, "Removed", "Would remove")
     }
 }

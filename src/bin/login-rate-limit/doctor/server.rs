@@ -6,7 +6,10 @@ use redis::Value;
 use tower_login_rate_limit::store::RedisStore;
 
 use super::finding::Findings;
-use crate::{output::counted, period};
+use crate::{
+    output::{counted, plural},
+    period,
+};
 
 /// How many round trips are measured.
 const PINGS: usize = 20;
@@ -309,8 +312,8 @@ async fn cluster(store: &RedisStore, findings: &mut Findings) {
         return;
     };
     let slots = number(&info, "cluster_slots_ok");
-    let size = counted(number(&info, "cluster_size") as usize, "primary");
-    let size = size.replace("primarys", "primaries");
+    let size = number(&info, "cluster_size") as usize;
+    let size = plural(size, "primary", "primaries");
     if field(&info, "cluster_state") == Some("ok") {
         findings.ok("cluster", format!("{size}, {slots} slots ok"));
     } else {

@@ -116,6 +116,10 @@ pub(crate) fn safe(text: &str) -> String {
 
 /// "1 block", "2 blocks".
 pub(crate) fn counted(n: usize, what: &str) -> String {
-    let s = if n == 1 { "" } else { "s" };
-    format!("{n} {what}{s}")
+    plural(n, what, &format!("{what}s"))
+}
+
+/// "1 address", "2 addresses".
+pub(crate) fn plural(n: usize, one: &str, several: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { several })
 }

@@ -32,7 +32,7 @@ pub(super) struct Rollback {
 impl Rollback {
     pub(super) async fn run(self, store: &StoreArgs, output: &Output) -> Result<Exit, Failure> {
         let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = Session::to_change(store)?;
         let current = session.admin.ruleset().await?;
         let past = version(&session, self.to).await?.ruleset;

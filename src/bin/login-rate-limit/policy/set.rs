@@ -50,7 +50,7 @@ impl Set {
             None => file::read(Path::new(&self.file))?,
         };
         let dry_run = self.change.dry_run;
-        let author = (!dry_run).then(|| self.change.author()).transpose()?;
+        let author = self.change.author()?;
         let session = Session::to_change(store)?;
         // A canary is beside what is in force, which must be known then.
         let current = match self.canary {

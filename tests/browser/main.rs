@@ -95,7 +95,7 @@ async fn is_accessible(browser: &Browser, name: &str) {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     for scheme in ["light", "dark"] {
         for width in [1024, 360] {
-            browser.show_as(scheme, width).await;
+            browser.resize(width, 640, scheme).await;
             let violations = browser.accessibility_violations().await;
             assert_eq!(violations, [""; 0], "{scheme}, {width} pixels");
             let overflow = "return document.documentElement.scrollWidth - innerWidth";

@@ -118,17 +118,6 @@ impl Browser {
         self.command("execute/sync", script).await
     }
 
-    /// Shows pages as a system in this scheme does, on a screen of this width.
-    pub async fn show_as(&self, scheme: &str, width: u32) {
-        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
-        self.devtools("Emulation.setEmulatedMedia", json!({"features": [feature]}))
-            .await;
-        let screen =
-            json!({"width": width, "height": 640, "deviceScaleFactor": 2, "mobile": width < 500});
-        self.devtools("Emulation.setDeviceMetricsOverride", screen)
-            .await;
-    }
-
     /// The result of a command of the browser's own protocol.
     pub async fn devtools(&self, command: &str, parameters: Value) -> Value {
         let command = json!({"cmd": command, "params": parameters});

@@ -27,6 +27,7 @@ mod unblock;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::Builder;
 
 use crate::{
     args::{Cli, Command},
@@ -50,10 +51,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, output: &Output) -> Result<Exit, Failure> {
-    let mut runtime = match cli.command {
-        Command::Completions(command) => return command.run(),
-        Command::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
-        _ => tokio::runtime::Builder::new_current_thread(),
+    let mut runtime = if matches!(cli.command, Command::Serve(_)) {
+        Builder::new_multi_thread()
+    } else {
+        Builder::new_current_thread()
     };
     let runtime = runtime.enable_all().build()?;
     runtime.block_on(async {

@@ -1,9 +1,9 @@
-//! The same commands on a cluster and through Sentinel.
+//! The same commands on a cluster, through Sentinel and over TLS.
 
 use tower_login_rate_limit::{LoginLimiter, Policy, event::RedisStream, store::RedisStore};
 
 use super::{HOME, Ran, program};
-use crate::support::{RedisCluster, RedisSentinel, fail, ip};
+use crate::support::{Authority, RedisCluster, RedisSentinel, RedisServer, fail, ip};
 
 fn run(url: &str, words: &[&str]) -> Ran {
     let mut command = program();
@@ -47,4 +47,31 @@ async fn the_primary_that_sentinel_names_is_operated() {
         server.keys_may_live(None);
     }
     is_operated(&sentinel.url()).await;
+}
+
+#[test]
+fn over_tls_the_servers_certificate_is_verified_and_the_clients_shown() {
+    let authority = Authority::new();
+    let mut settings = authority.settings();
+    settings.extend(["--tls-auth-clients", "yes"].map(str::to_owned));
+    let redis = RedisServer::start_tls(settings);
+    let certificates = authority.known_and_client();
+    let client = certificates.client_tls.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: Vec<u8>| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let ca = file("ca.pem", certificates.root_cert.unwrap());
+    let certificate = file("client.pem", client.client_cert);
+    let key = file("client.key", client.client_key);
+    let url = redis.url();
+    run(&url, &["blocked"]).ends_with(4);
+    let trusting = ["blocked", "--ca-cert", &ca];
+    run(&url, &trusting).ends_with(4);
+    let shown = ["--client-cert", &certificate, "--client-key", &key];
+    run(&url, &[&trusting[..], &shown].concat()).ends_with(5);
+    let half = [&trusting[..], &shown[..2]].concat();
+    run(&url, &half).ends_with(2);
 }

@@ -505,6 +505,22 @@ async fn a_record_that_begins_in_the_middle_invents_no_blocks() {
 }
 
 #[tokio::test]
+async fn blocks_that_the_app_lifted_are_lifted_in_the_replay() {
+    let mut recorder = Recorder::new(Policy::default(), UserDisplay::Clear);
+    for _ in 0..3 {
+        for _ in 0..5 {
+            (recorder.attempt("192.0.2.1", "alice", Outcome::Failure)).await;
+        }
+        let lifted = recorder.limiter.unblock((ip("192.0.2.1"), "alice"));
+        lifted.await.unwrap();
+        recorder.drain().await;
+    }
+    agrees(&Policy::default(), &recorder.events).unwrap();
+    let report = replayed(&pairs(3), &recorder.events);
+    assert_eq!(rule(&report, Rule::USER_ADDRESS).replayed.blocks, 3);
+}
+
+#[tokio::test]
 async fn small_disorder_is_tolerated_and_a_record_read_backwards_is_noticed() {
     let mut events = mixed(UserDisplay::Clear).await;
     for pair in events.chunks_mut(2) {

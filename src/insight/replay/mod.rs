@@ -51,7 +51,7 @@ const CAPACITY: usize = 1_000_000;
 /// - **An attempt takes no time.** A record tells when attempts end, not when they begin. Those that were refused
 ///   as [busy](Reason::Busy) are left out, and so is one that nobody settled: it failed without an event.
 /// - **People do not react.** Who is refused under the policy tries the same things afterwards.
-/// - **Operators act as they did**, where they lifted blocks and forgave failures.
+/// - **Operators act as they did**, and so does the app, where that lifted blocks.
 /// - **Users are told apart as the record shows them.** With users that are hidden, rules by user are not replayed;
 ///   masked ones may be mixed up; sealed ones need [`with_sealer`](Self::with_sealer). A record has no spellings:
 ///   a success takes back failures of every spelling.
@@ -176,8 +176,8 @@ impl Replay {
             What::BlockLifted {
                 rule,
                 counter,
-                by: LiftedBy::Operator { .. },
-            } => self.block_lifted(event, rule, counter),
+                by: by @ (LiftedBy::Operator { .. } | LiftedBy::App),
+            } => self.block_lifted(event, (rule, counter), *by == LiftedBy::App),
             What::Administered { action, .. } => {
                 self.is_forgiving = *action == AdminAction::Forgive;
             }
@@ -384,8 +384,8 @@ impl Replay {
         }
     }
 
-    /// An operator lifts a block, or forgives the failures that it consists of.
-    fn block_lifted(&mut self, event: &Event, name: &Arc<str>, counter: &str) {
+    /// An operator or the app lifts a block, or an operator forgives the failures that it consists of.
+    fn block_lifted(&mut self, event: &Event, (name, counter): (&Arc<str>, &str), by_app: bool) {
         let counter = self.subjects.counter(name, counter);
         let Some((id, entry)) = self.subjects.by_counter(counter) else {
             return;
@@ -395,12 +395,15 @@ impl Replay {
         let who = entry.who();
         let by_user = (self.engine.policy.rule(name)).is_some_and(Rule::counts_by_user);
         // A full store has nothing to clear.
-        let _ = match self.is_forgiving {
+        let _ = match self.is_forgiving && !by_app {
             false => self.engine.clear(&who, name),
             true if by_user && who.address.is_some() => self.engine.forgive(&who),
             // It has ended by what was forgiven there.
             true => None,
         };
+        if by_app {
+            return;
+        }
         if let Some(wrong) = self.recorded.unwatch(id) {
             self.rule(&wrong.rule).recorded.wrong += 1;
         }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost,
-# scripts, growth, access.
+# scripts, growth, access, replay.
 # Finds what that needs, installs it where it may, or says in one sentence what is missing. All of the load
 # stays on this machine; it takes some ten minutes, and means little if anything else is going on here.
 set -euo pipefail

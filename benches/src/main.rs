@@ -18,6 +18,7 @@ mod plot;
 mod redis_engine;
 mod redis_peers;
 mod redis_server;
+mod replay;
 mod report;
 mod rounds;
 mod scripts;
@@ -39,7 +40,7 @@ static ALLOCATOR: System = System;
 type Section = (&'static str, fn(&mut Report));
 
 fn main() {
-    let sections: [Section; 9] = [
+    let sections: [Section; 10] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
@@ -49,6 +50,7 @@ fn main() {
         ("scripts", scripts::measure),
         ("growth", growth::measure),
         ("access", access::measure),
+        ("replay", replay::measure),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments

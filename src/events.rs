@@ -373,6 +373,16 @@ pub(crate) fn store_reachable(unreachable: Duration, pending: usize) {
     );
 }
 
+/// The stream of events can't be read. Logged once until it can.
+#[cfg(all(feature = "redis", feature = "serde"))]
+pub(crate) fn unreadable_stream(error: &StoreError) {
+    event!(
+        warn,
+        %error,
+        "the stream of events can't be read, so the console shows none: does the Redis user have +xrange?"
+    );
+}
+
 /// A version of the ruleset in the store is not put in force. Logged once for each error.
 #[cfg(feature = "admin")]
 pub(crate) fn unreadable_ruleset(version: u64, error: &str) {

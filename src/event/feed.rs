@@ -15,6 +15,8 @@ use crate::{
     insight::{Activity, Insight, Minute},
 };
 
+/// How many events are copied at a time.
+const PART: usize = 1_024;
 /// How many events a receiver may lag behind.
 const LAG: usize = 1_024;
 /// How far ahead the clock of another process may be, in milliseconds.
@@ -47,7 +49,18 @@ struct Shared {
 struct Kept {
     /// The oldest first.
     events: VecDeque<Arc<Event>>,
+    /// How many were ever added, which tells where in the list an event is.
+    added: u64,
     activity: Activity,
+}
+
+impl Kept {
+    /// Up to `count` of the events that were among the first `seen`, the newest first.
+    fn before(&self, seen: u64, count: usize) -> Vec<Arc<Event>> {
+        let newer = usize::try_from(self.added - seen).unwrap_or(usize::MAX);
+        let older = self.events.iter().rev().skip(newer);
+        older.take(count).cloned().collect()
+    }
 }
 
 impl Feed {
@@ -83,17 +96,18 @@ impl Feed {
 
     /// The latest events that match, the newest first, `count` at most.
     pub fn latest(&self, count: usize, matches: impl Fn(&Event) -> bool) -> Vec<Arc<Event>> {
-        // Copied, so that no observer waits while a console compares.
-        let events: Vec<_> = self.lock().events.iter().rev().cloned().collect();
-        let mut matching = events;
-        matching.retain({
-            let mut left = count;
-            move |event| {
-                let is_match = left > 0 && matches(event);
-                left -= usize::from(is_match);
-                is_match
+        let (mut matching, mut seen) = (Vec::new(), self.lock().added);
+        // Copied a part at a time, so that no observer waits while a console compares.
+        while matching.len() < count {
+            let part = self.lock().before(seen, PART);
+            seen -= part.len() as u64;
+            if part.is_empty() {
+                break;
             }
-        });
+            let missing = count - matching.len();
+            let found = part.into_iter().filter(|event| matches(event));
+            matching.extend(found.take(missing));
+        }
         matching
     }
 
@@ -116,10 +130,20 @@ impl Feed {
     pub fn follow(&self, mut reader: super::EventReader) -> tokio::task::JoinHandle<()> {
         let feed = self.clone();
         tokio::spawn(async move {
+            let mut is_reported = false;
             loop {
                 match reader.follow(1_000).await {
-                    Ok(events) => events.iter().for_each(|event| feed.observe(event)),
-                    Err(_) => tokio::time::sleep(std::time::Duration::from_secs(1)).await,
+                    Ok(events) => {
+                        is_reported = false;
+                        events.iter().for_each(|event| feed.observe(event));
+                    }
+                    Err(error) => {
+                        if !is_reported {
+                            crate::events::unreadable_stream(&error);
+                        }
+                        is_reported = true;
+                        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                    }
                 }
             }
         })
@@ -144,6 +168,7 @@ impl Observe for Feed {
                 kept.events.pop_front();
             }
             kept.events.push_back(Arc::clone(&event));
+            kept.added += 1;
         }
         // What is found is an event of the process that finds it, so it is shown here and written nowhere.
         let found = self

@@ -19,6 +19,15 @@ const LATER: Duration = Duration::from_secs(1);
 /// Whether a count is due.
 pub(super) type IsDue = Arc<AtomicBool>;
 
+/// A count that is due, until this is dropped: with the runtime too that was to count.
+struct Due(IsDue);
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 impl LoginLimiter {
     /// Counts the blocks soon, because one began or ended. To be called within a Tokio runtime, or not at all.
     pub(crate) fn count_blocks_soon(&self) {
@@ -29,11 +38,11 @@ impl LoginLimiter {
             return;
         };
         if !self.shared.is_count_due.swap(true, Ordering::Relaxed) {
-            let limiter = self.downgrade();
+            let (limiter, due) = (self.downgrade(), Due(Arc::clone(&self.shared.is_count_due)));
             runtime.spawn(async move {
                 sleep(LATER).await;
+                drop(due);
                 if let Some(limiter) = limiter.upgrade() {
-                    limiter.shared.is_count_due.store(false, Ordering::Relaxed);
                     limiter.count_blocks(&*ledger).await;
                 }
             });

@@ -35,7 +35,7 @@ use crate::{
     access::{AccessDenied, AccessQuery, AccessRules},
     attempt::{Counted, InFlight, Slots, Tracker, User, Within, refusal_of},
     event::LiftedBy,
-    metrics::StoreCall,
+    metrics::{Metrics, StoreCall},
     normalize,
     store::{Settlement, Standings, Store, StoreError, StoreFuture, StoreStatus},
 };
@@ -694,7 +694,8 @@ impl LoginLimiter {
         let store = self.store();
         let settled = store.settle(tokens, settlement, &slots, Duration::ZERO);
         let settled = self.measured(StoreCall::Settle, settled);
-        let Some(by) = by else {
+        let is_noted = Metrics::IS_ENABLED || self.is_observed();
+        let Some(by) = by.filter(|_| is_noted) else {
             return settled.map_ok(drop);
         };
         match settled.at_once() {

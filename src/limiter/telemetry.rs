@@ -24,6 +24,18 @@ pub(super) struct Telemetry {
 
 /// Observers, and what they see.
 impl LoginLimiter {
+    /// A limiter whose metrics are recorded nowhere: beside the app's own, whose metrics have the same names.
+    #[cfg(feature = "console")]
+    pub(crate) fn unmeasured(policy: crate::Policy, store: impl crate::store::Store) -> Self {
+        crate::metrics::without_recorder(|| {
+            let limiter = Self::new(policy, store);
+            // Both are registered when they are first used, which must be here.
+            limiter.metrics().set_policy_version(0);
+            limiter.in_force().rule_metrics.register();
+            limiter
+        })
+    }
+
     /// Adds an observer, which receives an [`Event`] for everything that matters, on a thread of its own. See
     /// [`event`](crate::event).
     ///

@@ -91,6 +91,15 @@ pub struct Call {
     began: Instant,
 }
 
+/// Calls this so that metrics which are made by it are recorded nowhere.
+#[cfg(feature = "console")]
+pub(crate) fn without_recorder<T>(make: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "metrics")]
+    return metrics::with_local_recorder(&metrics::NoopRecorder, make);
+    #[cfg(not(feature = "metrics"))]
+    make()
+}
+
 impl Metrics {
     /// Whether anything is recorded.
     pub const IS_ENABLED: bool = cfg!(feature = "metrics");
@@ -208,6 +217,14 @@ pub struct RuleMetrics {
 }
 
 impl RuleMetrics {
+    /// Registers the metrics now, and not when the first one is recorded.
+    #[cfg(feature = "console")]
+    pub(crate) fn register(&self) {
+        record!(if let Some(name) = self.names.first() {
+            let _ = self.rule(name);
+        });
+    }
+
     /// The metrics of the rules of these policies.
     #[must_use]
     pub fn new<'p>(policies: impl IntoIterator<Item = &'p Policy>) -> Self {
@@ -257,8 +274,14 @@ impl RuleMetrics {
     #[inline]
     pub fn block_lifted(&self, rule: &str, by: &LiftedBy) {
         record!(if let Some(rule) = self.rule(rule) {
-            let position = LIFTED_BY.iter().position(|name| *name == by.name());
-            rule.blocks_lifted[position.unwrap_or_default()].increment(1);
+            // In the order of `LIFTED_BY`.
+            let position = match by {
+                LiftedBy::Time => 0,
+                LiftedBy::Success => 1,
+                LiftedBy::App => 2,
+                LiftedBy::Operator { .. } => 3,
+            };
+            rule.blocks_lifted[position].increment(1);
         });
     }
 

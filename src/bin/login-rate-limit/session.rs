@@ -101,7 +101,8 @@ impl Session {
     /// Waits until what was changed is audited.
     pub(crate) async fn finish(&self, output: &Output) {
         let is_written = self.limiter.observed().await;
-        let is_kept = |stream: &Arc<RedisStream>| is_written && stream.written() > 0;
+        let is_kept =
+            |stream: &Arc<RedisStream>| is_written && stream.written() > 0 && stream.lost() == 0;
         if !self.stream.as_ref().is_none_or(is_kept) {
             output.note(
                 "the change is made, but Redis has not taken the event for the audit; are +xadd and +expire permitted?",

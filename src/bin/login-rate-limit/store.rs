@@ -26,15 +26,14 @@ pub(crate) struct StoreArgs {
     /// Redis: redis://, rediss://, redis+cluster://, redis+sentinel://. With a password set REDIS_URL in place of it
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// What the keys of the app start with
+    /// What the keys of the app start with; login unless set
     #[arg(
         long,
         global = true,
         value_name = "TEXT",
-        env = "LOGIN_RATE_LIMIT_PREFIX",
-        default_value = "login"
+        env = "LOGIN_RATE_LIMIT_PREFIX"
     )]
-    pub(crate) prefix: String,
+    pub(crate) prefix: Option<String>,
     /// A file with the app's key secret, in place of LOGIN_RATE_LIMIT_SECRET
     #[arg(
         long,
@@ -109,7 +108,7 @@ impl StoreArgs {
     /// A store with the app's keys.
     pub(crate) fn builder(&self) -> Result<RedisStoreBuilder, Failure> {
         install_crypto_provider();
-        let mut builder = RedisStore::builder().with_prefix(&self.prefix);
+        let mut builder = RedisStore::builder().with_prefix(self.prefix());
         if let Some(secret) = self.secret()? {
             builder = builder.with_secret(secret);
         }
@@ -136,8 +135,13 @@ impl StoreArgs {
     }
 
     pub(crate) fn stream_key(&self) -> String {
-        let default = || format!("{}:events", self.prefix);
+        let default = || format!("{}:events", self.prefix());
         self.stream.clone().unwrap_or_else(default)
+    }
+
+    /// What the keys of the app start with.
+    pub(crate) fn prefix(&self) -> &str {
+        self.prefix.as_deref().unwrap_or("login")
     }
 
     /// What opens sealed names.
@@ -154,7 +158,14 @@ impl StoreArgs {
     pub(crate) fn secret(&self) -> Result<Option<Vec<u8>>, Failure> {
         match &self.secret_file {
             Some(path) => read_secret(path).map(Some),
-            None => Ok(env::var(SECRET).ok().map(String::into_bytes)),
+            None => match env::var_os(SECRET) {
+                None => Ok(None),
+                Some(secret) if secret.is_empty() => {
+                    let message = "is empty; unset it if the app has no secret";
+                    Err(Failure::usage(message).about(SECRET))
+                }
+                Some(secret) => Ok(Some(secret.into_encoded_bytes())),
+            },
         }
     }
 

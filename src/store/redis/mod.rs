@@ -164,12 +164,15 @@ impl RedisStore {
         self.stack.inner().inner.health().await
     }
 
+    /// Not part of the API, since it has types of redis-rs: for `login-rate-limit doctor`.
+    ///
     /// Sends a command over the store's connections, within its deadline, for diagnosis: `INFO`, `ACL WHOAMI`. On
     /// a cluster redis-rs routes it; the reply of a command for all servers is a map by server.
     ///
     /// # Errors
     ///
     /// Redis does not answer, or returns an error.
+    #[doc(hidden)]
     pub async fn query(&self, command: redis::Cmd) -> Result<redis::Value, StoreError> {
         self.stack.inner().inner.send(command).await
     }

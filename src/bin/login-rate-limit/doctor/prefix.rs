@@ -15,7 +15,7 @@ const KEYS: usize = 1_000;
 pub(super) async fn look(store: &RedisStore, args: &StoreArgs, findings: &mut Findings) {
     let message = format!(
         "nothing of an app is under the prefix {}: no rules, instances, blocks or events",
-        args.prefix
+        args.prefix()
     );
     let others = others(store).await;
     let advice = if others.is_empty() {

@@ -54,7 +54,7 @@ impl App {
             Some(url) => {
                 introduction.push(format!(
                     "Counters are in Redis, under {}.",
-                    safe(&args.prefix)
+                    safe(args.prefix())
                 ));
                 if secret.is_none() {
                     introduction.push(NO_SECRET.to_owned());

@@ -151,7 +151,7 @@ impl Config {
         let (args, file) = (args.clone(), &self.store);
         let or = |option: Option<PathBuf>, file: &Option<PathBuf>| option.or_else(|| file.clone());
         StoreArgs {
-            prefix: file.prefix.clone().unwrap_or(args.prefix),
+            prefix: args.prefix.or_else(|| file.prefix.clone()),
             secret_file: or(args.secret_file, &file.secret_file),
             ca_cert: or(args.ca_cert, &file.ca_cert),
             client_cert: or(args.client_cert, &file.client_cert),

@@ -8,6 +8,8 @@ let skew = 0;
 export const setNow = (text) => { const at = Date.parse(text); if (at) skew = at - Date.now(); };
 export const now = () => Date.now() + skew;
 
+// Made once: a format takes longer to make than a row of a table to draw.
+const full = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
 const number = new Intl.NumberFormat("en-US");
 const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 export const count = (n) => number.format(n ?? 0);
@@ -56,7 +58,7 @@ export function moment(at) {
 
 export const ago = (at) => { const ms = now() - at; return ms < 1_000 ? "just now" : `${span(ms).split(" ").slice(0, 2).join(" ")} ago`; };
 /// Exact, in the zone of the browser, for titles.
-export const exact = (at) => new Date(at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "long" });
+export const exact = (at) => full.format(at);
 
 /// The time left, as a clock for hours and in units beyond.
 export function left(ms) {

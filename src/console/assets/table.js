@@ -40,8 +40,8 @@ export function virtualTable({ caption, columns, id, rowHeight = 41, cardHeight 
 
   function paint(force) {
     const height = tall();
-    const first = Math.max(0, Math.floor(view.scrollTop / height) - 6);
-    const last = Math.min(shown.length, first + Math.ceil((view.clientHeight || 600) / height) + 12);
+    const first = Math.max(0, Math.floor(view.scrollTop / height) - 4);
+    const last = Math.min(shown.length, first + Math.ceil((view.clientHeight || 600) / height) + 8);
     if (!force && first === from && last === to) return;
     from = first; to = last;
     // A control that has the focus keeps it when its row is drawn again.

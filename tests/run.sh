@@ -112,6 +112,7 @@ need promtool prometheus
 
 # For the recipe behind a proxy.
 need "${NGINX:-nginx}" nginx-light nginx
+need "${PYTHON:-python3}" python3 python
 
 # For the command line in a terminal.
 need tmux tmux

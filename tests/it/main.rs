@@ -20,6 +20,7 @@ mod examples;
 mod failover;
 mod full_redis;
 mod grpc;
+mod guard;
 mod key_limiter;
 mod known_addresses;
 mod ledger;

@@ -1,4 +1,4 @@
-//! A real nginx, with the configuration of `examples/nginx`.
+//! A real nginx, with a configuration of the examples.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -17,20 +17,26 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// In front of this app.
+    /// In front of this app, as in `examples/nginx`.
     pub fn start(app: &str) -> Self {
+        Self::with(
+            include_str!("../../../examples/nginx/nginx.conf"),
+            &[("http://127.0.0.1:3000;", &format!("{app};"))],
+        )
+    }
+
+    /// With this configuration, in which these texts are replaced.
+    pub fn with(configuration: &str, replaced: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = free.local_addr().expect("an address").port();
         drop(free);
-        let configuration = include_str!("../../../examples/nginx/nginx.conf");
         let listen = format!("listen 127.0.0.1:{port};");
-        for expected in ["listen 8080;", "http://127.0.0.1:3000;"] {
-            assert!(configuration.contains(expected), "{expected}");
+        let mut configuration = configuration.to_owned();
+        for (text, by) in replaced.iter().copied().chain([("listen 8080;", &*listen)]) {
+            assert!(configuration.contains(text), "{text}");
+            configuration = configuration.replace(text, by);
         }
-        let configuration = configuration
-            .replace("listen 8080;", &listen)
-            .replace("http://127.0.0.1:3000;", &format!("{app};"));
         let file = directory.path().join("nginx.conf");
         std::fs::write(&file, configuration).expect("a configuration");
         let process = Command::new(std::env::var("NGINX").as_deref().unwrap_or("nginx"))

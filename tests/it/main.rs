@@ -13,6 +13,7 @@ mod cases;
 #[cfg(feature = "cli")]
 mod cli;
 mod compose;
+mod console_example;
 mod contract;
 mod drops;
 mod events;

@@ -1,5 +1,6 @@
 //! What an operator reads and changes in a store: one suite for every kind of store, and what only Redis does.
 
+mod many;
 mod redis_store;
 mod suite;
 

@@ -70,6 +70,8 @@ pub(super) async fn log_in(
     }
     attempt.succeeded();
     let home = home(uri.path(), "login");
+    // A session that this browser has already is replaced, and not left open.
+    let _ = sessions.end(&headers, home);
     let Some(cookie) = sessions.begin(authorization, &headers, home) else {
         let message = "The system has no random numbers for a session.";
         return pages::login(&uri, StatusCode::INTERNAL_SERVER_ERROR, message);
@@ -103,7 +105,7 @@ fn home<'a>(path: &'a str, page: &str) -> &'a str {
 fn refuse(uri: &Uri, attempt: &LoginAttempt) -> Response {
     let message = match attempt.remaining() {
         Some(0) => {
-            "This token is not known. Further attempts from this address are refused for an hour."
+            "This token is not known. Further attempts from this address are refused for a minute."
         }
         Some(1) => "This token is not known. One attempt is left.",
         _ => "This token is not known.",

@@ -155,9 +155,10 @@ impl Console {
 
 /// The layer of this crate, in front of the console's own login.
 fn guard(address: Arc<dyn ExtractAddress>) -> LoginRateLimitLayer {
+    // Short: tokens can't be guessed, and operators may share an address with somebody who tries.
     let limit = Limit::attempts(10)
-        .within(Period::hours(1))
-        .blocked_for(Period::hours(1));
+        .within(Period::minutes(1))
+        .blocked_for(Period::minutes(1));
     // The limit is valid; the default one is as safe.
     let policy = (Policy::default().with_address_limit(limit)).unwrap_or_default();
     LoginRateLimitLayer::new(LoginLimiter::unmeasured(policy, MemoryStore::new()))

@@ -15,6 +15,9 @@ const COOKIE: &str = "login-console";
 /// How many sessions there are at most. Beyond that, the one that was not used for longest ends.
 const CAPACITY: usize = 1_000;
 
+/// A time that every clock can add.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
 /// By the hash of their id: what is compared with a cookie is not secret.
 type Id = [u8; 32];
 
@@ -76,9 +79,11 @@ impl Sessions {
     /// The `Authorization` of the session that a request belongs to, and its id. It is used by it, unless the page
     /// has sent the request by itself.
     pub(super) fn find(&self, request: &HeaderMap, is_used: bool) -> Option<(Id, HeaderValue)> {
-        let id = id_of(cookie_of(request)?);
         let now = Instant::now();
         let mut sessions = self.lock();
+        // Another path or host may have set a cookie of this name too.
+        let mut ids = cookies_of(request).map(id_of);
+        let id = ids.find(|id| sessions.contains_key(id))?;
         let session = sessions.get_mut(&id)?;
         if self.ends(session) <= now {
             sessions.remove(&id);
@@ -92,7 +97,7 @@ impl Sessions {
 
     /// Ends the session of a request, and returns a cookie that removes its cookie.
     pub(super) fn end(&self, request: &HeaderMap, path: &str) -> Option<HeaderValue> {
-        if let Some(secret) = cookie_of(request) {
+        for secret in cookies_of(request) {
             self.lock().remove(&id_of(secret));
         }
         self.cookie("", 0, request, path)
@@ -114,7 +119,8 @@ impl Sessions {
     }
 
     fn ends(&self, session: &Session) -> Instant {
-        (session.began + self.lasts).min(session.used + self.idle)
+        let far = |from: Instant, lasts: Duration| from + lasts.min(LONGEST);
+        far(session.began, self.lasts).min(far(session.used, self.idle))
     }
 
     fn cookie(
@@ -146,13 +152,14 @@ fn id_of(secret: &str) -> Id {
     *blake3::hash(secret.as_bytes()).as_bytes()
 }
 
-fn cookie_of(request: &HeaderMap) -> Option<&str> {
+/// The values of all cookies of this name.
+fn cookies_of(request: &HeaderMap) -> impl Iterator<Item = &str> {
     let cookies = request.get_all(header::COOKIE).iter();
-    let mut pairs = cookies
+    let pairs = cookies
         .filter_map(|cookies| cookies.to_str().ok())
         .flat_map(|cookies| cookies.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
-    pairs.find_map(|(name, value)| (name == COOKIE).then_some(value))
+    pairs.filter_map(|(name, value)| (name == COOKIE).then_some(value))
 }
 
 /// Whether the browser came by HTTPS, perhaps through a proxy: a form is posted with its origin. A client that lies
@@ -198,12 +205,11 @@ mod tests {
         assert!(sessions.find(&request, true).is_none());
 
         let request = begin(&sessions);
-        for _ in 0..2 {
-            tokio::time::advance(Duration::from_secs(30)).await;
-            // A page that is only left open.
-            let found = sessions.find(&request, false);
-            assert!(found.is_none_or(|(_, header)| header == "Bearer secret"));
-        }
+        tokio::time::advance(Duration::from_secs(30)).await;
+        // A page that is only left open.
+        let (_, header) = sessions.find(&request, false).unwrap();
+        assert_eq!(header, "Bearer secret");
+        tokio::time::advance(Duration::from_secs(30)).await;
         assert!(sessions.find(&request, false).is_none());
 
         let request = begin(&sessions);
@@ -212,6 +218,18 @@ mod tests {
         let removed = sessions.end(&request, "/console/").unwrap();
         assert!(removed.to_str().unwrap().contains("Max-Age=0"));
         ended.await;
+        assert!(sessions.find(&request, true).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cookie_that_another_host_has_set_hides_no_session() {
+        let sessions = Sessions::new(Duration::MAX, Duration::MAX, false);
+        let mut request = HeaderMap::new();
+        request.append(header::COOKIE, HeaderValue::from_static("login-console=x"));
+        let own = begin(&sessions)[header::COOKIE].clone();
+        request.append(header::COOKIE, own);
+        assert!(sessions.find(&request, true).is_some());
+        sessions.end(&request, "/console");
         assert!(sessions.find(&request, true).is_none());
     }
 

@@ -6,6 +6,7 @@ use axum::{Json, Router, routing::post};
 use serde_json::{Value, json};
 use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Policy,
+    access::Field,
     console::Console,
     event::{Feed, UserDisplay, UserHasher},
     extract::JsonField,
@@ -331,6 +332,28 @@ async fn a_user_made_of_html_is_shown_as_text() {
         let title = browser.run("return document.title").await;
         assert!(title.as_str().unwrap().ends_with("Login limits"), "{title}");
     }
+}
+
+/// A client chooses its name, and hopes that an operator blocks half of the internet in its place.
+#[tokio::test]
+#[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
+async fn a_user_named_like_a_network_is_blocked_as_a_user() {
+    let site = Site::start().await;
+    let browser = site.browser(OPERATOR).await;
+    site.page(&browser, "subject?user=0.0.0.0%2F1").await;
+    browser.page_reads("User 0.0.0.0/1").await;
+    browser.press("#actions button").await;
+    browser
+        .fill("dialog [name=reason]", "guesses all night")
+        .await;
+    browser.press("dialog footer .danger").await;
+    browser.page_reads("Blocked by the rule").await;
+
+    let rules = site.limiter.access_rules();
+    let [rule] = rules.rules() else {
+        panic!("{rules:?}");
+    };
+    assert_eq!((rule.field(), &*rule.value()), (Field::User, "0.0.0.0/1"));
 }
 
 fn form_encode(text: &str) -> String {

@@ -175,17 +175,19 @@ async function why(block, changed) {
       }, { kind: "danger", symbol: "unblock" }))));
 }
 
-/// Blocks an address, a network or a user by hand. Resolves to what was done, or null.
+/// Blocks an address, a network or a user by hand. Resolves to what was done, or null. Addresses and users have a field
+/// each: a user may be named like a network, and must not be taken for one.
 export function blockByHand(known = {}) {
-  const subject = h("input", { name: "subject", required: true, autocomplete: "off", spellcheck: "false", value: known.network ?? known.address ?? known.user ?? "", autofocus: true });
-  const user = h("input", { name: "user", autocomplete: "off", spellcheck: "false", value: known.address ? known.user ?? "" : "" });
+  const where = h("input", { name: "where", autocomplete: "off", spellcheck: "false", value: known.network ?? known.address ?? "", autofocus: true });
+  const user = h("input", { name: "user", autocomplete: "off", spellcheck: "false", value: known.user ?? "" });
   const lasts = select([["1 hour", "1 hour"], ["1 day", "1 day"], ["7 days", "7 days"], ["30 days", "30 days"], ["forever", "Until it is removed"]], "1 day", { name: "for" });
   return ask({
     title: "Block by hand", confirm: "Block", danger: true, intro: "Denied ahead of all limits, on every instance, within a second. It is listed under Rules and can be removed there.",
-    fields: [field("Address, network or user", subject, "Such as 192.0.2.1, 2001:db8::/48 or a user name."), field("Only this user there", user, "For an address or network: leave empty to deny everybody."), field("For", lasts)],
+    fields: [field("Address or network", where, "Such as 192.0.2.1 or 2001:db8::/48. Empty: the user, wherever attempts come from."), field("User", user, "Empty: everybody at the address or in the network."), field("For", lasts)],
     run: async (form) => {
-      const who = subjectOf(form.get("subject"));
-      if (form.get("user") && !who.user) who.user = form.get("user");
+      const at = form.get("where").trim(), name = form.get("user");
+      if (!at && !name.trim()) throw new Error("Name an address, a network or a user.");
+      const who = { [at.includes("/") ? "network" : "address"]: at || undefined, user: name.trim() ? name : undefined };
       const done = await post("block", { ...who, for: form.get("for"), reason: form.get("reason") });
       toast(`Blocked by the rule ${done.rule}.`, "ok");
       return done;

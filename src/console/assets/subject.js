@@ -8,7 +8,8 @@ import { button, card, empty, h, render } from "./dom.js";
 import { exact, moment, now, plural, query, span } from "./format.js";
 import { condition, eventName, eventWords, FIELDS, subjectLink, tone } from "./words.js";
 
-const nameOf = ({ address, user, network }) => network ?? [user, address].filter(Boolean).join(" at ");
+// A user may be named like an address, so it is called one.
+const nameOf = ({ address, user, network }) => network ?? (user && !address ? `User ${user}` : [user, address].filter(Boolean).join(" at "));
 export const title = (params) => nameOf(params) || "Find";
 
 export async function show({ content, actions, params, signal }) {

@@ -21,6 +21,7 @@ use crate::{
     AttemptId, Outcome, Period, Policy, Reason, Rule,
     access::Action,
     algorithm::{Millis, Standing, State},
+    clock::{Clock, SystemClock},
     event::{AdminAction, CountedAttempt, Event, LiftedBy, What},
     policy::Subject as CountsBy,
 };
@@ -86,6 +87,8 @@ pub struct Replay {
     omitted: Omitted,
     vague: Vague,
     now: Millis,
+    /// What is later has not happened yet.
+    latest: Millis,
     /// For attempts without an id.
     numbers: u64,
     from: Option<Millis>,
@@ -129,6 +132,7 @@ impl Replay {
             omitted: Omitted::default(),
             vague: Vague::default(),
             now: 0,
+            latest: SystemClock.now().saturating_add(TOLERATED),
             numbers: 0,
             from: None,
             to: None,
@@ -224,7 +228,8 @@ impl Replay {
 
     /// Moves the clock to the time of an attempt; never back. Returns whether the attempt is replayed.
     fn advance(&mut self, event: &Event) -> bool {
-        if event.at.saturating_add(TOLERATED) < self.now {
+        // One event from the future, by a process whose clock is wrong, would make all others late.
+        if event.at.saturating_add(TOLERATED) < self.now || event.at > self.latest {
             self.omitted.late += 1;
             return false;
         }

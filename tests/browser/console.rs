@@ -342,7 +342,7 @@ async fn a_user_named_like_a_network_is_blocked_as_a_user() {
     let browser = site.browser(OPERATOR).await;
     site.page(&browser, "subject?user=0.0.0.0%2F1").await;
     browser.page_reads("User 0.0.0.0/1").await;
-    browser.press("#actions button").await;
+    browser.press(".page-actions button").await;
     browser
         .fill("dialog [name=reason]", "guesses all night")
         .await;

@@ -11,7 +11,8 @@ impl Admin {
     /// its lease, nor unknown. To be asked before one is [resumed](crate::LoginLimiter::resume), so that an outcome
     /// which arrives twice changes nothing the second time.
     ///
-    /// Attempts that an access rule allows are in no counter, and not found.
+    /// Attempts that an access rule allows, or that no rule counts, are in no counter and not found. So are those
+    /// whose counters have gone, since another policy is in force than when they were reserved.
     ///
     /// # Errors
     ///
@@ -21,6 +22,15 @@ impl Admin {
         token: Token,
         caller: impl Into<Caller<'a>> + Send,
     ) -> Result<bool, AdminError> {
+        Ok(self.held(token, caller).await? == Some(true))
+    }
+
+    /// Whether an attempt that is counted for this caller is in flight; `None` if no counter holds it.
+    pub(crate) async fn held<'a>(
+        &self,
+        token: Token,
+        caller: impl Into<Caller<'a>> + Send,
+    ) -> Result<Option<bool>, AdminError> {
         let counters: Vec<_> = {
             let (caller, in_force) = (caller.into(), self.limiter.in_force());
             let policy = in_force.policy(caller.address);
@@ -39,7 +49,8 @@ impl Admin {
                 .collect()
         };
         let (id, contents) = (AttemptId::of(token), self.read(&counters).await?);
-        let mut attempts = contents.iter().flatten().flat_map(|held| &held.attempts);
-        Ok(attempts.any(|attempt| attempt.is_in_flight && attempt.id == id))
+        let attempts = contents.iter().flatten().flat_map(|held| &held.attempts);
+        let held = attempts.filter(|attempt| attempt.id == id);
+        Ok(held.map(|attempt| attempt.is_in_flight).max())
     }
 }

@@ -33,8 +33,8 @@ pub(super) struct InFlight {
     pub(super) values: Vec<(String, String)>,
     #[serde(rename = "s", default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) second_factor: bool,
-    /// Whether the store can't tell that it is in flight: an access rule allows it, so that it is in no counter, or it
-    /// was decided while the store was unavailable.
+    /// Whether the store can't tell that it is in flight: an access rule allows it or no rule counts it, so that it is
+    /// in no counter, or it was decided while the store was unavailable.
     #[serde(rename = "l", default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unverified: bool,
     /// When the lease has ended whatever the clocks of other instances are, in milliseconds since 1970.

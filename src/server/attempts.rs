@@ -20,9 +20,9 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    Attempt, Outcome, Part, ReserveError, Token,
+    Attempt, Outcome, Part, Report, ReserveError, Token,
     admin::AdminErrorKind,
-    algorithm::Millis,
+    algorithm::{self, Millis},
     clock::{Clock, SystemClock, to_millis},
 };
 
@@ -201,6 +201,7 @@ impl super::Inner {
             token,
             expires: now.saturating_add(lease).saturating_add(CLOCK_SKEW),
             is_unverified: attempt.allowed_by().is_some()
+                || is_uncounted(attempt.report())
                 || status.is_degraded
                 || status.fallback_decisions != fallback,
             decision: Decision {
@@ -260,11 +261,9 @@ impl super::Inner {
             return Err(not_in_flight());
         }
         let _settling = self.begin_to_settle(in_flight.token())?;
-        if !in_flight.is_unverified {
-            self.verify(&in_flight).await?;
-        }
-        let mut attempt = self.limiter.resume(in_flight.token(), in_flight.caller());
         let named = user.filter(|user| in_flight.user.as_deref() != Some(user));
+        self.verify(&in_flight, named).await?;
+        let mut attempt = self.limiter.resume(in_flight.token(), in_flight.caller());
         let mut refused = false;
         if let Some(user) = named {
             refused = self.identify(&in_flight, &mut attempt, user).await?;
@@ -278,13 +277,17 @@ impl super::Inner {
     }
 
     /// That the attempt is in flight. A store that can't be reached writes the outcome later, and can't tell.
-    async fn verify(&self, in_flight: &InFlight) -> Result<(), Problem> {
-        let found = self
-            .admin
-            .is_in_flight(in_flight.token(), in_flight.caller());
-        match found.await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(not_in_flight()),
+    async fn verify(&self, in_flight: &InFlight, named: Option<&str>) -> Result<(), Problem> {
+        let caller = match (in_flight.is_unverified, named) {
+            (false, _) => in_flight.caller(),
+            // An outcome that named the same user before has counted it.
+            (true, Some(user)) => in_flight.caller().with_user(user),
+            (true, None) => return Ok(()),
+        };
+        match self.admin.held(in_flight.token(), caller).await {
+            Ok(Some(true)) => Ok(()),
+            Ok(None) if in_flight.is_unverified => Ok(()),
+            Ok(_) => Err(not_in_flight()),
             Err(error) if error.kind() == AdminErrorKind::Store => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -327,6 +330,11 @@ impl super::Inner {
     fn lease(&self) -> Millis {
         to_millis(self.limiter.policy().lease())
     }
+}
+
+/// Whether no rule counts an attempt: none applies, or each one that does exempts it.
+fn is_uncounted(report: &Report) -> bool {
+    (report.iter()).all(|(_, standing)| standing.state == algorithm::State::Exempt)
 }
 
 /// An attempt whose outcome is being written.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use tower_login_rate_limit::{
-    LoginLimiter, Policy, Rule,
+    Limit, LoginLimiter, Part, Policy, Rule,
     access::{AccessRule, AccessRules, Field},
     store::{MemoryStore, RedisStore},
 };
@@ -342,4 +342,32 @@ async fn what_is_decided_without_redis_is_settled_without_it() {
     assert_eq!(refused["reason"], "blocked", "{refused}");
     let decision = api.reserve(HOME, "bob").await;
     assert_eq!(api.settle(&decision, "success").await.0, 200);
+}
+
+#[tokio::test]
+async fn an_attempt_that_no_rule_counts_is_settled() {
+    let limit = Limit::sliding_window(3, Duration::from_secs(3_600)).expect("a limit");
+    let rule = Rule::new("user", [Part::User], limit).expect("a rule");
+    let api = Api::with_policy(Policy::new([rule]).expect("a policy")).await;
+    let reserve = async || {
+        let body = json!({"address": HOME});
+        let (status, decision) = api.post(SHOP, "/v1/attempts", &body).await;
+        assert_eq!((status, &decision["admitted"]), (200, &json!(true)));
+        decision
+    };
+    for outcome in ["success", "failure", "not_an_attempt"] {
+        let (status, settled) = api.settle(&reserve().await, outcome).await;
+        assert_eq!(status, 200, "{outcome} {settled}");
+    }
+    // Named with the outcome, it is counted, and no second outcome takes it back.
+    let decision = reserve().await;
+    let path = format!("/v1/attempts/{}/outcome", decision["token"].as_str().expect("a token"));
+    let named = async |outcome: &str| {
+        let body = json!({"outcome": outcome, "user": "alice"});
+        api.post(SHOP, &path, &body).await.0
+    };
+    assert_eq!(named("failure").await, 200);
+    assert_eq!(named("not_an_attempt").await, 409);
+    let report = api.limiter.check((ip(HOME), "alice")).await.expect("a report");
+    assert_eq!(report.rule("user").map(|standing| standing.usage), Some(1));
 }

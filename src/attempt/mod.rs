@@ -224,7 +224,7 @@ impl Attempt {
     }
 
     #[inline]
-    fn access(&self) -> Option<&Allowed> {
+    pub(crate) fn access(&self) -> Option<&Allowed> {
         self.rare()?.allowed.as_ref()
     }
 

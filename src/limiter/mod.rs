@@ -274,20 +274,28 @@ impl LoginLimiter {
     /// The attempt that was reserved with this token for this caller, here or by another process with the same store,
     /// and then [detached](Attempt::detach): to settle it.
     ///
-    /// It is settled under the policy that is in force now, and its [report](Attempt::report) is empty. With a token
-    /// that the store does not hold for this caller, no outcome changes a counter. One that has failed before is taken
-    /// back by every outcome but a failure: to report an outcome once is up to the caller.
+    /// It is settled under the policy that is in force now, and its [report](Attempt::report) is empty. Access rules were
+    /// asked when it was reserved, and are not asked again: what one of them has [allowed](Attempt::allowed_by) is in no
+    /// counter, and need not be resumed. With a token that the store does not hold for this caller, no outcome changes a
+    /// counter, and a success still makes the address known. One that has failed before is taken back by every outcome
+    /// but a failure: to report an outcome once is up to the caller.
     pub fn resume<'a>(&self, token: Token, caller: impl Into<Caller<'a>>) -> Attempt {
-        let (caller, in_force) = (caller.into(), self.in_force());
-        let access = self.access_of(&in_force, &caller);
-        let policy = Arc::clone(in_force.policy(caller.address));
+        let (policy, caller) = self.resumed(caller.into());
+        Attempt::new(self, policy, token, caller, Standings::default(), None)
+    }
+
+    /// As [`resume`](Self::resume), for an attempt that this access rule has allowed.
+    #[cfg(feature = "server")]
+    pub(crate) fn resume_allowed(&self, token: Token, caller: Caller<'_>, by: Allowed) -> Attempt {
+        let (policy, caller) = self.resumed(caller);
+        Attempt::allowed(self, policy, token, caller, by, None)
+    }
+
+    fn resumed<'a>(&self, caller: Caller<'a>) -> (Arc<Policy>, Counted<'a>) {
+        let policy = Arc::clone(self.in_force().policy(caller.address));
         let caller = self.count(&policy, caller);
         self.metrics().resumed();
-        if let Access::Allowed(allowed) = access {
-            Attempt::allowed(self, policy, token, caller, allowed, None)
-        } else {
-            Attempt::new(self, policy, token, caller, Standings::default(), None)
-        }
+        (policy, caller)
     }
 
     /// What the access rules make of a caller, as far as it is known without a request.

@@ -37,6 +37,10 @@ pub(super) struct InFlight {
     /// in no counter, or it was decided while the store was unavailable.
     #[serde(rename = "l", default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unverified: bool,
+    /// The access rule that allows it, and whether it does so for every user. Rules may be others when it is settled,
+    /// and compare what is not sealed.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    pub(super) allowed: Option<(String, bool)>,
     /// When the lease has ended whatever the clocks of other instances are, in milliseconds since 1970.
     #[serde(rename = "e")]
     pub(super) expires: Millis,
@@ -128,7 +132,8 @@ mod tests {
             user: Some("alice".to_owned()),
             values: vec![("tenant".to_owned(), "acme".to_owned())],
             second_factor: true,
-            is_unverified: false,
+            is_unverified: true,
+            allowed: Some(("office".to_owned(), true)),
             expires: 1_790_000_000_000,
             key: None,
         }

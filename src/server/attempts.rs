@@ -24,6 +24,7 @@ use crate::{
     admin::AdminErrorKind,
     algorithm::{self, Millis},
     clock::{Clock, SystemClock, to_millis},
+    limiter::Allowed,
 };
 
 /// How far the clocks of instances may be apart, in milliseconds. The store's clock decides; this only ends what
@@ -113,10 +114,9 @@ pub(super) struct Settled {
     /// Whether the rules of the user that is named here refuse the login: the user must not be let in, even with the
     /// right password. It counts as a failure then.
     refused: bool,
-    /// How the next attempt would be decided.
-    #[serde(flatten)]
-    #[schema(inline)]
-    next: Decision,
+    /// How the limits would decide the next attempt of the same caller. `null` if an access rule has allowed this one,
+    /// and if the store failed after the outcome was written.
+    next: Option<Decision>,
 }
 
 /// Report an outcome
@@ -139,14 +139,19 @@ pub(super) async fn settle(
 ) -> Result<Json<Settled>, Problem> {
     let user = request.user.as_deref();
     let (attempt, refused) = server.settle(&token, request.outcome.into(), user).await?;
-    let mut next = AttemptRequest::new(attempt.address);
-    next.user = request.user.or(attempt.user);
-    next.values = attempt.values.into_iter().collect();
-    next.second_factor = attempt.second_factor;
+    let mut caller = attempt.caller();
+    if let Some(user) = user {
+        caller = caller.with_user(user);
+    }
+    // The outcome is written: whatever fails from here on is no reason to repeat it.
+    let next = match attempt.allowed {
+        Some(_) => None,
+        None => server.limiter.check(caller).await.ok(),
+    };
     Ok(Json(Settled {
         settled: true,
         refused,
-        next: server.check(&next).await?,
+        next: next.as_ref().map(Decision::of_report),
     }))
 }
 
@@ -204,6 +209,7 @@ impl super::Inner {
                 || is_uncounted(attempt.report())
                 || status.is_degraded
                 || status.fallback_decisions != fallback,
+            allowed: (attempt.access()).map(|by| (by.rule.to_string(), by.for_every_user)),
             decision: Decision {
                 allowed_by: attempt.allowed_by().map(str::to_owned),
                 lease_ms: Some(lease),
@@ -233,6 +239,7 @@ impl super::Inner {
             values: request.counted_values(&self.limiter),
             second_factor: request.second_factor,
             is_unverified: answer.is_unverified,
+            allowed: answer.allowed,
             expires: answer.expires,
             key,
         });
@@ -263,7 +270,16 @@ impl super::Inner {
         let _settling = self.begin_to_settle(in_flight.token())?;
         let named = user.filter(|user| in_flight.user.as_deref() != Some(user));
         self.verify(&in_flight, named).await?;
-        let mut attempt = self.limiter.resume(in_flight.token(), in_flight.caller());
+        let mut attempt = match &in_flight.allowed {
+            Some((rule, for_every_user)) => {
+                let by = Allowed {
+                    rule: rule.as_str().into(),
+                    for_every_user: *for_every_user,
+                };
+                (self.limiter).resume_allowed(in_flight.token(), in_flight.caller(), by)
+            }
+            None => self.limiter.resume(in_flight.token(), in_flight.caller()),
+        };
         let mut refused = false;
         if let Some(user) = named {
             refused = self.identify(&in_flight, &mut attempt, user).await?;
@@ -280,6 +296,7 @@ impl super::Inner {
     async fn verify(&self, in_flight: &InFlight, named: Option<&str>) -> Result<(), Problem> {
         let caller = match (in_flight.is_unverified, named) {
             (false, _) => in_flight.caller(),
+            (true, Some(_)) if matches!(in_flight.allowed, Some((_, true))) => return Ok(()),
             // An outcome that named the same user before has counted it.
             (true, Some(user)) => in_flight.caller().with_user(user),
             (true, None) => return Ok(()),
@@ -309,16 +326,17 @@ impl super::Inner {
         attempt: &mut Attempt,
         user: &str,
     ) -> Result<bool, Problem> {
-        let report = self
-            .limiter
-            .check(in_flight.caller().with_user(user))
-            .await?;
-        let is_blocked = report.iter().any(|(rule, standing)| {
-            let is_enforced = rule.parts().contains(&Part::User) && !rule.is_shadow();
-            is_enforced && standing.is_blocked()
-        });
-        if is_blocked {
-            return Ok(true);
+        // What an access rule allows counts for no address.
+        if in_flight.allowed.is_none() {
+            let caller = in_flight.caller().with_user(user);
+            let report = self.limiter.check(caller).await?;
+            let is_blocked = report.iter().any(|(rule, standing)| {
+                let is_enforced = rule.parts().contains(&Part::User) && !rule.is_shadow();
+                is_enforced && standing.is_blocked()
+            });
+            if is_blocked {
+                return Ok(true);
+            }
         }
         match attempt.identify(user).await {
             Ok(()) => Ok(false),

@@ -63,6 +63,8 @@ pub(super) struct Answer {
     pub(super) token: Token,
     pub(super) expires: Millis,
     pub(super) is_unverified: bool,
+    /// The access rule that allows it, and whether it does so for every user.
+    pub(super) allowed: Option<(String, bool)>,
     pub(super) decision: Decision,
 }
 

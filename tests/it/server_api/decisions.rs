@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Part, Policy, Rule,
+    Limit, LoginLimiter, Part, Period, Policy, Rule,
     access::{AccessRule, AccessRules, Field},
     store::{MemoryStore, RedisStore},
 };
@@ -36,7 +36,7 @@ async fn a_login_is_refused_after_five_failures_and_told_until_when() {
         (&json!(true), &json!(false))
     );
     assert_eq!(
-        (&settled["admitted"], &settled["remaining"]),
+        (&settled["next"]["admitted"], &settled["next"]["remaining"]),
         (&json!(true), &json!(4))
     );
     api.fail(HOME, "alice", 4).await;
@@ -178,7 +178,7 @@ async fn each_instance_settles_attempts_of_the_other() {
     assert_eq!(last["remaining"], 0);
     let (status, settled) = one.settle(&last, "success").await;
     assert_eq!(
-        (status, &settled["remaining"]),
+        (status, &settled["next"]["remaining"]),
         (200, &json!(5)),
         "{settled}"
     );
@@ -263,7 +263,7 @@ async fn an_account_named_with_the_outcome_is_counted_and_refused() {
             (200, &json!(false)),
             "{settled}"
         );
-        assert_eq!(settled["remaining"], left, "{settled}");
+        assert_eq!(settled["next"]["remaining"], left, "{settled}");
     }
     // The right password, of an account that is blocked: refused, and counted as a guess of the address.
     let (status, settled) = named("success").await;
@@ -346,7 +346,7 @@ async fn what_is_decided_without_redis_is_settled_without_it() {
 
 #[tokio::test]
 async fn an_attempt_that_no_rule_counts_is_settled() {
-    let limit = Limit::sliding_window(3, Duration::from_secs(3_600)).expect("a limit");
+    let limit = Limit::attempts(3).within(Period::hours(1));
     let rule = Rule::new("user", [Part::User], limit).expect("a rule");
     let api = Api::with_policy(Policy::new([rule]).expect("a policy")).await;
     let reserve = async || {
@@ -370,4 +370,35 @@ async fn an_attempt_that_no_rule_counts_is_settled() {
     assert_eq!(named("not_an_attempt").await, 409);
     let report = api.limiter.check((ip(HOME), "alice")).await.expect("a report");
     assert_eq!(report.rule("user").map(|standing| standing.usage), Some(1));
+}
+
+/// Which compare what is not sealed, and may be others when the outcome arrives.
+#[tokio::test]
+async fn access_rules_are_asked_once_for_an_attempt() {
+    let rule = AccessRule::allow("health", Field::Path, "/health").expect("a rule");
+    let limiter = LoginLimiter::new(Policy::strict(), MemoryStore::new());
+    let limiter = limiter.with_access_rules(AccessRules::new([rule]).expect("rules"));
+    let api = Api::start(limiter.expect("a limiter")).await;
+    let known = async || {
+        let path = "/v1/admin/known-addresses?user=alice";
+        api.get(READER, path).await.1["addresses"].clone()
+    };
+    let body = json!({"address": HOME, "user": "alice", "path": "/health"});
+    let (_, allowed) = api.post(SHOP, "/v1/attempts", &body).await;
+    assert_eq!(allowed["allowed_by"], "health", "{allowed}");
+    let (status, settled) = api.settle(&allowed, "success").await;
+    assert_eq!((status, &settled["next"]), (200, &json!(null)), "{settled}");
+    assert_eq!(known().await, json!([]), "what is allowed makes no address known");
+
+    // A rule that allows the caller since leaves the attempt in flight to its outcome.
+    let decision = api.reserve(HOME, "alice").await;
+    let body = json!({"action": "allow", "network": HOME, "reason": "the office"});
+    let put = api.request("PUT", "/v1/admin/access-rules/office");
+    let (status, put) = Api::send(put.bearer_auth(OPERATOR).json(&body)).await;
+    assert_eq!(status, 200, "{put}");
+    assert_eq!(api.reserve(HOME, "bob").await["allowed_by"], "office");
+    assert_eq!(api.settle(&decision, "success").await.0, 200);
+    assert_eq!(known().await, json!([HOME]));
+    let report = api.limiter.check((ip(HOME), "alice")).await.expect("a report");
+    assert!(report.iter().all(|(_, standing)| standing.usage == 0), "{report:?}");
 }

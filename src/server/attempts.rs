@@ -60,7 +60,7 @@ pub(super) async fn reserve(
 #[utoipa::path(
     post, path = "/v1/check", tag = "decisions", operation_id = "check",
     request_body = AttemptRequest,
-    responses((status = 200, description = "How it would be decided", body = Decision), Problems, DoneProblem),
+    responses((status = 200, description = "How it would be decided", body = Decision), Problems),
 )]
 pub(super) async fn check(
     State(server): State<Shared>,

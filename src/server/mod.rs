@@ -110,7 +110,11 @@ struct Inner {
     /// Streams of events that may still be opened.
     streams: Arc<Semaphore>,
     /// Held by the preview that is computed.
-    previews: Semaphore,
+    previews: Arc<Semaphore>,
+    /// Held by searches for events.
+    searches: Arc<Semaphore>,
+    /// Held by exports of events, until the last one is written.
+    exports: Arc<Semaphore>,
     unauthorized: Sampled,
 }
 
@@ -134,7 +138,9 @@ impl Server {
             keys: Keys::new(secret),
             settling: Mutex::default(),
             streams: Arc::new(Semaphore::new(operate::live::MAX_STREAMS)),
-            previews: Semaphore::new(1),
+            previews: Arc::new(Semaphore::new(1)),
+            searches: Arc::new(Semaphore::new(operate::events::MAX_SEARCHES)),
+            exports: Arc::new(Semaphore::new(operate::events::MAX_EXPORTS)),
             unauthorized: Sampled::default(),
         }))
     }

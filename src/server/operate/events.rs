@@ -8,12 +8,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use http::{
-    StatusCode,
-    header::{CONTENT_DISPOSITION, CONTENT_TYPE},
-};
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -21,7 +19,7 @@ use super::{
         Inner, Shared, decision::check_length, extract::Params, openapi::Problems,
         problem::Problem, schema,
     },
-    csv,
+    blocking, csv, unavailable,
 };
 use crate::{
     Address,
@@ -31,6 +29,9 @@ use crate::{
 /// How many events a list has at most, and an export.
 const MAX_LISTED: usize = 1_000;
 const MAX_EXPORTED: usize = 100_000;
+/// How many searches there are at a time; others wait. And how many exports, which a slow reader holds.
+pub(in super::super) const MAX_SEARCHES: usize = 2;
+pub(in super::super) const MAX_EXPORTS: usize = 16;
 /// How many events of an export are written at a time.
 const CHUNK: usize = 200;
 
@@ -50,8 +51,8 @@ pub(in super::super) struct EventQuery {
     /// Only those of this user: by name where this process knows it or can open it, otherwise as it is shown.
     #[param(max_length = 1_000, nullable = false)]
     user: Option<String>,
-    /// How many at most, the newest: up to 1,000, in an export up to 100,000.
-    #[param(minimum = 1, maximum = 1_000, default = 100, nullable = false)]
+    /// How many at most, the newest: up to 1,000, and 100 unless set; in an export up to 100,000, and as many unless set.
+    #[param(minimum = 1, maximum = 100_000, nullable = false)]
     limit: Option<usize>,
     /// `json` for a list; `jsonl` or `csv` for an export as lines.
     #[param(inline, nullable = false)]
@@ -111,16 +112,21 @@ pub(in super::super) async fn list(
         return Err(Problem::invalid(format!("limit: 1 to {max}")));
     }
     let (feed, matcher) = (server.feed()?.clone(), Shared::clone(&server));
+    let exporting = match format {
+        Format::Json => None,
+        Format::Jsonl | Format::Csv => {
+            let permit = Arc::clone(&server.exports).try_acquire_owned();
+            Some(permit.map_err(|_| unavailable("other exports are being written"))?)
+        }
+    };
+    let permit = Arc::clone(&server.searches).acquire_owned().await;
+    let permit = permit.map_err(|_| unavailable("the server shuts down"))?;
     // There may be a million, and users to open.
     let find = move || feed.latest(limit, |event| matcher.matches(&query, event));
-    let events = tokio::task::spawn_blocking(find).await.map_err(|_| {
-        let detail = "the search has ended early: repeat the request";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-    })?;
-    match format {
-        Format::Json => server.answer(&Events { events }),
-        Format::Jsonl => Ok(export(server, events, "jsonl", "application/x-ndjson")),
-        Format::Csv => Ok(export(server, events, "csv", "text/csv; charset=utf-8")),
+    let events = blocking(permit, find).await?;
+    match exporting {
+        None => server.answer(&Events { events }),
+        Some(permit) => Ok(export(server, events, format == Format::Csv, permit)),
     }
 }
 
@@ -180,11 +186,22 @@ pub(super) fn rule_of(what: &What) -> Option<&str> {
 }
 
 /// The events as lines, written as they are read: a slow reader costs no memory but that of the events.
-fn export(server: Shared, events: Vec<Arc<Event>>, extension: &str, media_type: &str) -> Response {
-    let is_csv = extension == "csv";
+fn export(
+    server: Shared,
+    events: Vec<Arc<Event>>,
+    is_csv: bool,
+    permit: OwnedSemaphorePermit,
+) -> Response {
+    let (extension, media_type) = if is_csv {
+        ("csv", "text/csv; charset=utf-8")
+    } else {
+        ("jsonl", "application/x-ndjson")
+    };
     let head = is_csv.then(|| Bytes::from_static(csv::HEAD.as_bytes()));
     let mut events = events.into_iter().peekable();
     let chunks = std::iter::from_fn(move || {
+        // Held as long as the events are.
+        let _permit = &permit;
         events.peek()?;
         let mut text = String::new();
         for event in events.by_ref().take(CHUNK) {

@@ -20,6 +20,7 @@ use axum::{
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Inner, Operator, decision::check_length, problem::Problem};
 use crate::{
@@ -53,6 +54,26 @@ fn subject(
             "name an address, a user, both of them, or a network",
         )),
     }
+}
+
+/// Runs what takes a processor for a while on a thread that no login needs. It holds the permit until it ends, also if
+/// the client has gone away in between.
+async fn blocking<T: Send + 'static>(
+    permit: OwnedSemaphorePermit,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| unavailable("it has ended early"))
+}
+
+/// 503, for this reason.
+fn unavailable(why: &str) -> Problem {
+    let detail = format!("{why}: repeat the request");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }
 
 impl Inner {
@@ -90,5 +111,37 @@ fn open_users(sealer: &Sealer, value: &mut Value) {
             (members.values_mut()).for_each(|value| open_users(sealer, value));
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        pin::pin,
+        sync::{Arc, mpsc},
+        task::Poll,
+    };
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_leaves_no_permit_behind_for_another() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = || Arc::clone(&permits).try_acquire_owned();
+        let (end, ended) = mpsc::channel::<()>();
+        {
+            let mut work = pin!(blocking(permit().unwrap(), move || ended.recv()));
+            poll_fn(|context| {
+                assert!(work.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+        }
+        assert!(permit().is_err(), "the work goes on");
+        drop(end);
+        assert!(permits.acquire().await.is_ok());
     }
 }

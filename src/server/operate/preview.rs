@@ -1,11 +1,15 @@
 //! What a policy would have done with the recorded events.
 
+use std::sync::Arc;
+
 use axum::{extract::State, response::Response};
-use http::StatusCode;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::super::{Shared, extract::Body, openapi::Problems, problem::Problem, schema};
+use super::{
+    super::{Shared, extract::Body, openapi::Problems, problem::Problem, schema},
+    blocking, unavailable,
+};
 use crate::{insight::Replay, live::Ruleset};
 
 /// A ruleset to be tried.
@@ -35,12 +39,9 @@ pub(in super::super) async fn preview(
     Body(request): Body<PreviewRequest>,
 ) -> Result<Response, Problem> {
     let (feed, sealer) = (server.feed()?.clone(), server.users.clone());
-    let unavailable = || {
-        let detail = "the preview has ended early: repeat the request";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-    };
-    // It takes a processor for as long as there are events: one at a time, and no thread that logins need.
-    let _permit = server.previews.acquire().await.map_err(|_| unavailable())?;
+    // It takes a processor for as long as there are events. One that waits would hold its ruleset meanwhile.
+    let permit = Arc::clone(&server.previews).try_acquire_owned();
+    let permit = permit.map_err(|_| unavailable("another preview is being computed"))?;
     let replay = move || {
         let mut replay = Replay::new(request.ruleset.policy);
         if let Some(sealer) = sealer {
@@ -50,6 +51,5 @@ pub(in super::super) async fn preview(
         events.iter().rev().for_each(|event| replay.record(event));
         replay.finish()
     };
-    let report = tokio::task::spawn_blocking(replay).await;
-    server.answer(&report.map_err(|_| unavailable())?)
+    server.answer(&blocking(permit, replay).await?)
 }

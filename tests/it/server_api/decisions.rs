@@ -361,21 +361,28 @@ async fn an_attempt_that_no_rule_counts_is_settled() {
     }
     // Named with the outcome, it is counted, and no second outcome takes it back.
     let decision = reserve().await;
-    let path = format!("/v1/attempts/{}/outcome", decision["token"].as_str().expect("a token"));
+    let path = format!(
+        "/v1/attempts/{}/outcome",
+        decision["token"].as_str().expect("a token")
+    );
     let named = async |outcome: &str| {
         let body = json!({"outcome": outcome, "user": "alice"});
         api.post(SHOP, &path, &body).await.0
     };
     assert_eq!(named("failure").await, 200);
     assert_eq!(named("not_an_attempt").await, 409);
-    let report = api.limiter.check((ip(HOME), "alice")).await.expect("a report");
+    let report = api
+        .limiter
+        .check((ip(HOME), "alice"))
+        .await
+        .expect("a report");
     assert_eq!(report.rule("user").map(|standing| standing.usage), Some(1));
 }
 
 /// Which compare what is not sealed, and may be others when the outcome arrives.
 #[tokio::test]
 async fn access_rules_are_asked_once_for_an_attempt() {
-    let rule = AccessRule::allow("health", Field::Path, "/health").expect("a rule");
+    let rule = AccessRule::allow_forgeable("health", Field::Path, "/health").expect("a rule");
     let limiter = LoginLimiter::new(Policy::strict(), MemoryStore::new());
     let limiter = limiter.with_access_rules(AccessRules::new([rule]).expect("rules"));
     let api = Api::start(limiter.expect("a limiter")).await;
@@ -388,7 +395,11 @@ async fn access_rules_are_asked_once_for_an_attempt() {
     assert_eq!(allowed["allowed_by"], "health", "{allowed}");
     let (status, settled) = api.settle(&allowed, "success").await;
     assert_eq!((status, &settled["next"]), (200, &json!(null)), "{settled}");
-    assert_eq!(known().await, json!([]), "what is allowed makes no address known");
+    assert_eq!(
+        known().await,
+        json!([]),
+        "what is allowed makes no address known"
+    );
 
     // A rule that allows the caller since leaves the attempt in flight to its outcome.
     let decision = api.reserve(HOME, "alice").await;
@@ -399,6 +410,13 @@ async fn access_rules_are_asked_once_for_an_attempt() {
     assert_eq!(api.reserve(HOME, "bob").await["allowed_by"], "office");
     assert_eq!(api.settle(&decision, "success").await.0, 200);
     assert_eq!(known().await, json!([HOME]));
-    let report = api.limiter.check((ip(HOME), "alice")).await.expect("a report");
-    assert!(report.iter().all(|(_, standing)| standing.usage == 0), "{report:?}");
+    let report = api
+        .limiter
+        .check((ip(HOME), "alice"))
+        .await
+        .expect("a report");
+    assert!(
+        report.iter().all(|(_, standing)| standing.usage == 0),
+        "{report:?}"
+    );
 }

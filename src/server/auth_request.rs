@@ -45,8 +45,8 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Reserve an attempt, for nginx
 ///
-/// For `auth_request`, which passes at 2xx and refuses at 403. With `X-Login-Method` GET, HEAD or OPTIONS nothing is
-/// reserved: viewing the page is not an attempt.
+/// For `auth_request`, which passes at 2xx and refuses at 403. With `X-Login-Method` GET, HEAD or OPTIONS and no
+/// `X-Login-Authorization` nothing is reserved: viewing the page is not an attempt.
 #[utoipa::path(
     get, path = "/v1/auth-request", tag = "proxies", operation_id = "reserve_for_nginx",
     params(
@@ -71,7 +71,7 @@ pub(super) async fn reserve(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let method = only(&headers, &LOGIN_METHOD)?;
-    if method.is_some_and(|method| matches!(&*method, "GET" | "HEAD" | "OPTIONS")) {
+    if is_view(method.as_deref(), &headers)? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let mut request = AttemptRequest::new(address(&headers)?);
@@ -113,6 +113,10 @@ enum OutcomeAnswers {
     /// Settled, or nothing to settle
     #[response(status = 204)]
     Settled,
+    /// Settled as a failure: the account that is named is blocked, and the user must not be let in. Or the role is not
+    /// decide
+    #[response(status = 403, content_type = "application/problem+json")]
+    Refused(super::schema::Problem<'static>),
     /// Not a token of this service. Nothing has changed.
     #[response(status = 404, content_type = "application/problem+json")]
     NotFound(super::schema::Problem<'static>),
@@ -140,7 +144,12 @@ pub(super) async fn settle(
     };
     let outcome = outcome(&headers)?;
     let user = only(&headers, &LOGIN_USER)?;
-    server.settle(&token, outcome, user.as_deref()).await?;
+    let (_, refused) = server.settle(&token, outcome, user.as_deref()).await?;
+    if refused {
+        let detail =
+            "settled as a failure: the account is blocked, and the user must not be let in";
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -162,8 +171,8 @@ pub(super) async fn settle_by_get(
 
 /// Reserve an attempt, for Envoy
 ///
-/// For `ext_authz` over HTTP with the path prefix `/v1/ext-authz`: any method and path. GET, HEAD and OPTIONS are not
-/// attempts. The app behind Envoy reports the outcome, with the token that it finds in `login-attempt`. The address is
+/// For `ext_authz` over HTTP with the path prefix `/v1/ext-authz`: any method and path. GET, HEAD and OPTIONS without
+/// `X-Login-Authorization` are not attempts. The app behind Envoy reports the outcome, with the token that it finds in `login-attempt`. The address is
 /// `X-Login-Address`, or the last one of `X-Forwarded-For`, which is the one that Envoy has appended.
 #[utoipa::path(
     post, path = "/v1/ext-authz/{path}", tag = "proxies", operation_id = "reserve_for_envoy",
@@ -172,6 +181,7 @@ pub(super) async fn settle_by_get(
         ("X-Login-Address" = Option<String>, Header, nullable = false, description = "The client's address", format = Ipv4),
         ("X-Forwarded-For" = Option<String>, Header, nullable = false, description = "The client's address is the last one"),
         ("X-Login-User" = Option<String>, Header, nullable = false, description = "The user"),
+        ("X-Login-Authorization" = Option<String>, Header, nullable = false, description = "The client's Authorization: the user of basic authentication, if there is no X-Login-User"),
     ),
     responses(
         (status = 200, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
@@ -188,7 +198,7 @@ pub(super) async fn ext_authz(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _) = request.into_parts();
-    if parts.method.is_safe() {
+    if is_view(Some(parts.method.as_str()), &parts.headers)? {
         return Ok(StatusCode::OK.into_response());
     }
     let headers = &parts.headers;
@@ -207,6 +217,12 @@ pub(super) async fn ext_authz(
     } else {
         (StatusCode::TOO_MANY_REQUESTS, fields, Json(decision)).into_response()
     })
+}
+
+/// Whether a page is viewed, and no password is checked. Browsers send those of basic authentication with any method.
+fn is_view(method: Option<&str>, headers: &HeaderMap) -> Result<bool, Problem> {
+    let is_safe = matches!(method, Some("GET" | "HEAD" | "OPTIONS"));
+    Ok(is_safe && only(headers, &CREDENTIALS)?.is_none())
 }
 
 /// The user and the user agent of a request.

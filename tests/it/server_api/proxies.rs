@@ -170,3 +170,48 @@ async fn a_proxy_that_is_misconfigured_admits_nothing() {
         assert_eq!(ask(&api, OUTCOME, outcome).await.0, 400, "{outcome:?}");
     }
 }
+
+/// Browsers send them with every request, the first GET included.
+#[tokio::test]
+async fn guesses_by_basic_authentication_are_limited_whatever_the_method() {
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        let api = Api::memory().await;
+        let guess = [
+            ("x-login-address", HOME),
+            ("x-login-method", method),
+            ("x-login-authorization", "Basic YWxpY2U6cGFzcw=="),
+        ];
+        for i in 0..5 {
+            let path = if i % 2 == 0 {
+                NGINX
+            } else {
+                (method, "/v1/ext-authz/login")
+            };
+            let (status, token, _) = ask(&api, path, &guess).await;
+            assert!(matches!(status, 200 | 204), "{method} {status}");
+            let token = token.expect("a token");
+            let outcome = [("login-attempt", &*token), ("x-login-status", "401")];
+            assert_eq!(ask(&api, OUTCOME, &outcome).await.0, 204);
+        }
+        assert_eq!(ask(&api, NGINX, &guess).await.0, 403, "{method}");
+        let authz = (method, "/v1/ext-authz/login");
+        assert_eq!(ask(&api, authz, &guess).await.0, 429, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn nginx_is_told_that_the_account_of_a_success_is_blocked() {
+    let api = Api::memory().await;
+    api.fail(HOME, "account-17", 5).await;
+    let (_, token, _) = ask(&api, NGINX, &[("x-login-address", HOME)]).await;
+    let token = token.expect("a token");
+    let outcome = [
+        ("login-attempt", &*token),
+        ("x-login-status", "200"),
+        ("x-login-user", "account-17"),
+    ];
+    assert_eq!(ask(&api, OUTCOME, &outcome).await.0, 403);
+    let report = api.limiter.check(ip(HOME)).await.expect("a report");
+    let usage = report.rule(Rule::ADDRESS).map(|standing| standing.usage);
+    assert_eq!(usage, Some(6), "it counts as a failure");
+}

@@ -17,7 +17,8 @@ use crate::{
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Block {
-    /// Names the block, for [`Admin::unblock_counter`](super::Admin::unblock_counter).
+    /// Names the block, for [`Admin::unblock_counter`](super::Admin::unblock_counter) and
+    /// [`unblock_counters`](super::Admin::unblock_counters).
     pub id: BlockId,
     /// The rule that blocks.
     pub rule: Arc<str>,

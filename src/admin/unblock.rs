@@ -1,5 +1,7 @@
 //! Lifting blocks, exactly those that are meant.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::{
@@ -196,29 +198,15 @@ impl Admin {
         author: &Author,
     ) -> Result<Unblocked, AdminError> {
         self.catch_up().await?;
-        let counters: Vec<_> = {
+        let counters = self.counters_of(id);
+        if counters.is_empty() {
             let in_force = self.limiter.in_force();
-            let canary = in_force.canary.as_ref().map(|canary| &canary.policy);
-            let policies = std::iter::once(&in_force.policy).chain(canary);
-            let rules = policies.filter_map(|policy| policy.rule(&id.rule));
-            let rules = rules.filter(|rule| rule.is_enabled());
-            let counters = rules.map(|rule| Counter {
-                rule: rule.clone(),
-                name: id.counter.clone(),
-                address: None,
-                note: Note::default(),
-                listed: None,
-            });
-            let counters = counters.collect::<Vec<_>>();
-            if counters.is_empty() {
-                let known: Vec<_> = enabled_rules(&in_force).map(Rule::name).collect();
-                return Err(AdminError::invalid(format!(
-                    "the policy has no enabled rule of this name; it has {}",
-                    known.join(", ")
-                )));
-            }
-            counters
-        };
+            let known: Vec<_> = enabled_rules(&in_force).map(Rule::name).collect();
+            return Err(AdminError::invalid(format!(
+                "the policy has no enabled rule of this name; it has {}",
+                known.join(", ")
+            )));
+        }
         let contents = self.read(&counters).await?;
         if contents.iter().all(Option::is_none) {
             return Err(AdminError::invalid(
@@ -227,13 +215,47 @@ impl Admin {
         }
         self.audit(AdminAction::Unblock, None, author);
         let mut unblocked = Unblocked::default();
-        let read = counters.into_iter().zip(contents);
-        let read = read.filter_map(|(counter, contents)| Some((counter, contents?)));
-        // Under a limit for some of the addresses it may be blocked, and under the other one not.
-        let blocked = read.filter(|(_, contents)| contents.standing.is_blocked());
-        let blocked: Vec<_> = blocked.take(1).collect();
+        let blocked = blocked(counters, contents);
         self.lift(&blocked, Some(author), &mut unblocked).await?;
         Ok(unblocked)
+    }
+
+    /// Lifts several blocks of a list, as one action. Those that are not blocked are left out, and so are ids whose rule
+    /// or counter has gone since the list was read.
+    ///
+    /// # Errors
+    ///
+    /// If the store failed; some blocks may have been lifted then. It may be repeated.
+    pub async fn unblock_counters(
+        &self,
+        ids: &[BlockId],
+        author: &Author,
+    ) -> Result<Unblocked, AdminError> {
+        self.catch_up().await?;
+        let counters: Vec<_> = ids.iter().flat_map(|id| self.counters_of(id)).collect();
+        let contents = self.read(&counters).await?;
+        self.audit(AdminAction::Unblock, None, author);
+        let mut unblocked = Unblocked::default();
+        let blocked = blocked(counters, contents);
+        self.lift(&blocked, Some(author), &mut unblocked).await?;
+        Ok(unblocked)
+    }
+
+    /// The counter of this id under the rules that are in force: with a canary there may be two.
+    fn counters_of(&self, id: &BlockId) -> Vec<Counter> {
+        let in_force = self.limiter.in_force();
+        let canary = in_force.canary.as_ref().map(|canary| &canary.policy);
+        let policies = std::iter::once(&in_force.policy).chain(canary);
+        let rules = policies.filter_map(|policy| policy.rule(&id.rule));
+        let rules = rules.filter(|rule| rule.is_enabled());
+        let counters = rules.map(|rule| Counter {
+            rule: rule.clone(),
+            name: id.counter.clone(),
+            address: None,
+            note: Note::default(),
+            listed: None,
+        });
+        counters.collect()
     }
 
     /// Lifts the blocks of these counters, if there is an author, and adds them to the result. Their entries in the
@@ -272,4 +294,16 @@ impl Admin {
         }
         Ok(())
     }
+}
+
+/// Those of the counters that are blocked, each once: under a limit for some of the addresses it may be blocked, and
+/// under the other one not.
+fn blocked(counters: Vec<Counter>, contents: Vec<Option<Contents>>) -> Vec<(Counter, Contents)> {
+    let mut seen = HashSet::new();
+    let read = counters.into_iter().zip(contents);
+    let read = read.filter_map(|(counter, contents)| Some((counter, contents?)));
+    let blocked = read.filter(|(_, contents)| contents.standing.is_blocked());
+    blocked
+        .filter(|(counter, _)| seen.insert((counter.rule.shared_name(), counter.name.clone())))
+        .collect()
 }

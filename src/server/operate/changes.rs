@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Period,
-    admin::{AdminErrorKind, BlockId, Forgive, Unblock, Unblocked},
+    admin::{Forgive, Unblock},
 };
 
 /// How many blocks one request lifts by their ids.
@@ -68,17 +68,25 @@ pub(in super::super) async fn unblock(
     Body(request): Body<UnblockRequest>,
 ) -> Result<Response, Problem> {
     let author = author(&operator, &request.reason)?;
-    let is_subject = (request.address.is_some() || request.user.is_some())
+    let is_subject = request.address.is_some()
+        || request.user.is_some()
         || request.network.is_some()
         || request.with_pairs;
-    let ids = match (request.id, request.ids, is_subject) {
-        (Some(id), None, false) => vec![id],
-        (None, Some(ids), false) => ids,
+    let unblocked = match (request.id, request.ids, is_subject) {
+        (Some(id), None, false) => server.admin.unblock_counter(&id.parse()?, &author).await,
+        (None, Some(ids), false) => {
+            if !(1..=MAX_IDS).contains(&ids.len()) {
+                let detail = format!("ids: there may be 1 to {MAX_IDS}");
+                return Err(Problem::invalid(detail));
+            }
+            let ids: Vec<_> = ids.iter().map(|id| id.parse()).collect::<Result<_, _>>()?;
+            server.admin.unblock_counters(&ids, &author).await
+        }
         (None, None, _) => {
             let (user, network) = (request.user.as_deref(), request.network.as_deref());
             let target = Unblock::of(subject(request.address, user, network)?);
             let target = target.with_pairs(request.with_pairs);
-            return server.answer(&server.admin.unblock(target, &author).await?);
+            server.admin.unblock(target, &author).await
         }
         _ => {
             return Err(Problem::invalid(
@@ -86,25 +94,7 @@ pub(in super::super) async fn unblock(
             ));
         }
     };
-    if !(1..=MAX_IDS).contains(&ids.len()) {
-        return Err(Problem::invalid(format!(
-            "ids: there may be 1 to {MAX_IDS}"
-        )));
-    }
-    let ids: Vec<BlockId> = ids.iter().map(|id| id.parse()).collect::<Result<_, _>>()?;
-    let mut all = Unblocked::default();
-    for id in &ids {
-        match server.admin.unblock_counter(id, &author).await {
-            Ok(unblocked) => {
-                all.count += unblocked.count;
-                all.lifted.extend(unblocked.lifted);
-            }
-            // Of several, one may have gone with its rule since the list was read.
-            Err(error) if error.kind() == AdminErrorKind::InvalidInput && ids.len() > 1 => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    server.answer(&all)
+    server.answer(&unblocked?)
 }
 
 /// Whose failures are forgiven.

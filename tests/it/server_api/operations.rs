@@ -25,22 +25,23 @@ async fn a_block_is_found_explained_and_lifted() {
     let [api, other] = fleet(&redis).await;
     api.fail(HOME, "alice", 5).await;
     api.fail(HOME, "bob", 5).await;
+    api.fail(HOME, "carol", 5).await;
     api.limiter.all_settled().await.expect("settled");
 
-    assert_eq!(blocks(&other, "").await.len(), 2);
+    assert_eq!(blocks(&other, "").await.len(), 3);
     assert_eq!(blocks(&other, "?rule=address").await.len(), 0);
     assert_eq!(
         blocks(&other, "?network=192.0.2.0%2F24&limit=10")
             .await
             .len(),
-        2
+        3
     );
     let found = blocks(&other, "?user=ALICE&address=192.0.2.1").await;
     assert_eq!((found.len(), &found[0]["user"]), (1, &json!("alice")));
     let (_, counts) = api.get(READER, "/v1/admin/block-counts").await;
     let pair = counts["rules"].as_array().expect("rules").iter();
     let pair = pair.clone().find(|count| count["rule"] == "user-address");
-    assert_eq!(pair.expect("a rule")["blocks"], 2);
+    assert_eq!(pair.expect("a rule")["blocks"], 3);
 
     let (status, why) = api
         .get(READER, "/v1/admin/explain?address=192.0.2.1&user=alice")
@@ -62,10 +63,12 @@ async fn a_block_is_found_explained_and_lifted() {
     assert_eq!((status, &lifted["count"]), (200, &json!(1)), "{lifted}");
     assert_eq!(other.reserve(HOME, "alice").await["admitted"], true);
 
-    let id = &blocks(&api, "?user=bob").await[0]["id"];
-    let body = json!({"ids": [id, "user-address/nothing"], "reason": "ticket 7"});
+    let left = blocks(&api, "").await;
+    let (bob, carol) = (&left[0]["id"], &left[1]["id"]);
+    let ids = json!([bob, "user-address/nothing", "gone/x", carol, bob]);
+    let body = json!({"ids": ids, "reason": "ticket 7"});
     let (status, lifted) = api.post(OPERATOR, "/v1/admin/unblock", &body).await;
-    assert_eq!((status, &lifted["count"]), (200, &json!(1)), "{lifted}");
+    assert_eq!((status, &lifted["count"]), (200, &json!(2)), "{lifted}");
     assert!(blocks(&api, "").await.is_empty());
 
     // Each change has its author: the one who was authenticated.

@@ -85,6 +85,7 @@ impl AttemptSealer {
 
     /// The nonce is a keyed hash of what is sealed: the same attempt has the same text, which a repeated request is
     /// answered with, and two attempts have different ones, since they differ in their UUID.
+    /// `None` if there is too much of it.
     pub(super) fn seal(&self, attempt: &InFlight) -> Option<String> {
         let plain = serde_json::to_vec(attempt).ok()?;
         let hash = blake3::keyed_hash(&self.nonces, &plain);
@@ -94,7 +95,8 @@ impl AttemptSealer {
             aad: PURPOSE,
         };
         let sealed = self.cipher.encrypt(&nonce, payload).ok()?;
-        Some(URL_SAFE_NO_PAD.encode([nonce.as_slice(), &sealed].concat()))
+        let text = URL_SAFE_NO_PAD.encode([nonce.as_slice(), &sealed].concat());
+        Some(text).filter(|text| text.len() <= MAX_LEN)
     }
 
     /// `None` if it was not sealed with this secret.

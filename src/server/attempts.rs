@@ -2,25 +2,26 @@
 
 use std::{
     collections::HashSet,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use axum::{Extension, Json, extract::State};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
     Operator, Shared,
     attempt_token::InFlight,
-    decision::{AttemptRequest, Decision, check_length},
+    decision::{AttemptRequest, Decision, access_query, check_length},
     extract::{Body, Segment},
-    idempotency::{Answer, Claim, Keys},
+    idempotency::{Answer, Claim, Keys, Pending},
     openapi::{DoneProblem, Problems},
     problem::Problem,
 };
 use crate::{
     Attempt, Outcome, Part, Report, ReserveError, Token,
+    access::{AccessRule, Action},
     admin::AdminErrorKind,
     algorithm::{self, Millis},
     clock::{Clock, SystemClock, to_millis},
@@ -168,25 +169,57 @@ impl super::Inner {
     }
 
     pub(super) async fn reserve(
-        &self,
+        self: &Arc<Self>,
         operator: &Operator,
         key: Option<&str>,
         request: &AttemptRequest,
     ) -> Result<Decision, Problem> {
         request.validate()?;
-        let (now, lease) = (SystemClock.now(), self.lease());
-        let claim = match key {
-            Some(key) => {
-                let hash = blake3::hash(&serde_json::to_vec(request).unwrap_or_default());
-                self.keys.claim((operator.name(), key), hash, now, lease)?
+        let Some(key) = key else {
+            let now = SystemClock.now();
+            return self.reserve_with(Token::new(), None, request, now).await;
+        };
+        // To its end, also if the client has gone away: a reservation that is canceled is taken back, and would take the
+        // attempt of the repeated request with it, which has the same token.
+        let (server, request) = (Arc::clone(self), request.clone());
+        let (operator, key) = (operator.name().to_owned(), key.to_owned());
+        let reserved = async move { server.reserve_once((&operator, &key), &request).await };
+        tokio::spawn(reserved).await.unwrap_or_else(|_| {
+            let detail = "the request has ended early: admit nothing, and repeat it";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        })
+    }
+
+    /// Reserves the attempt of a key, or answers as before.
+    async fn reserve_once(
+        &self,
+        key: (&str, &str),
+        request: &AttemptRequest,
+    ) -> Result<Decision, Problem> {
+        let now = SystemClock.now();
+        let hash = blake3::hash(&serde_json::to_vec(request).unwrap_or_default());
+        match self.keys.claim(key, hash, now, self.lease())? {
+            Claim::First(token, pending) => {
+                // The store admits a token again whose attempt has failed, perhaps at another instance.
+                match self.admin.held(token, request.caller()).await {
+                    Ok(Some(false)) => Err(settled_before()),
+                    Err(error) if error.kind() != AdminErrorKind::Store => Err(error.into()),
+                    _ => (self.reserve_with(token, Some(pending), request, now)).await,
+                }
             }
-            None => Claim::Untracked,
-        };
-        let (token, pending) = match claim {
-            Claim::First(token, pending) => (token, Some(pending)),
-            Claim::Untracked => (Token::new(), None),
-            Claim::Repeated(id, answer) => return self.with_token(request, *answer, Some(id)),
-        };
+            Claim::Untracked => self.reserve_with(Token::new(), None, request, now).await,
+            Claim::Repeated(id, answer) => self.with_token(request, *answer, Some(id)),
+        }
+    }
+
+    async fn reserve_with(
+        &self,
+        token: Token,
+        pending: Option<Pending<'_>>,
+        request: &AttemptRequest,
+        now: Millis,
+    ) -> Result<Decision, Problem> {
+        let lease = self.lease();
         let fallback = self.limiter.store_status().fallback_decisions;
         let attempt = match self
             .limiter
@@ -197,9 +230,7 @@ impl super::Inner {
             Err(ReserveError::Refused(refusal)) => return Ok(Decision::refused(&refusal)),
             Err(ReserveError::Denied(denied)) => return Ok(Decision::denied(&denied)),
             Err(ReserveError::Store(error)) => return Err(error.into()),
-            Err(ReserveError::Settled) => {
-                return Err(Problem::conflict("the attempt is settled: use another key"));
-            }
+            Err(ReserveError::Settled) => return Err(settled_before()),
         };
         let status = self.limiter.store_status();
         let answer = Answer {
@@ -326,16 +357,30 @@ impl super::Inner {
         attempt: &mut Attempt,
         user: &str,
     ) -> Result<bool, Problem> {
-        // What an access rule allows counts for no address.
-        if in_flight.allowed.is_none() {
-            let caller = in_flight.caller().with_user(user);
-            let report = self.limiter.check(caller).await?;
-            let is_blocked = report.iter().any(|(rule, standing)| {
-                let is_enforced = rule.parts().contains(&Part::User) && !rule.is_shadow();
-                is_enforced && standing.is_blocked()
-            });
-            if is_blocked {
-                return Ok(true);
+        let name = self.limiter.normalize(user);
+        let query = access_query(Some(in_flight.address), Some(&name), None, None);
+        let rules = self.limiter.access_rules();
+        match rules
+            .decide(&query, SystemClock.now())
+            .map(AccessRule::action)
+        {
+            Some(Action::Deny) => return Ok(true),
+            Some(_) => {}
+            // What an access rule allows counts for no address.
+            None if in_flight.allowed.is_some() => {}
+            None => {
+                let caller = in_flight.caller().with_user(user);
+                let report = self.limiter.check(caller).await?;
+                // In another spelling, the user's counters hold this attempt, and are busy with it.
+                let typed = in_flight.user.as_deref();
+                let is_new = typed.is_none_or(|typed| self.limiter.normalize(typed) != name);
+                let refuses = report.iter().any(|(rule, standing)| {
+                    let is_enforced = rule.parts().contains(&Part::User) && !rule.is_shadow();
+                    is_enforced && (standing.is_blocked() || is_new && standing.refuses())
+                });
+                if refuses {
+                    return Ok(true);
+                }
             }
         }
         match attempt.identify(user).await {
@@ -350,9 +395,18 @@ impl super::Inner {
     }
 }
 
-/// Whether no rule counts an attempt: none applies, or each one that does exempts it.
+/// Whether no rule counts an attempt: none applies, or each one that does exempts it, or would refuse it and is in shadow.
 fn is_uncounted(report: &Report) -> bool {
-    (report.iter()).all(|(_, standing)| standing.state == algorithm::State::Exempt)
+    report.iter().all(|(_, standing)| {
+        use algorithm::State::{Exempt, Shadowed};
+        matches!(standing.state, Exempt | Shadowed { .. })
+    })
+}
+
+fn settled_before() -> Problem {
+    Problem::conflict(
+        "the attempt with this Idempotency-Key is settled: use a new key for each check of a password",
+    )
 }
 
 /// An attempt whose outcome is being written.

@@ -82,10 +82,14 @@ impl AttemptRequest {
         Ok(())
     }
 
+    fn path(&self) -> Option<&str> {
+        self.path.as_deref().map(without_query)
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.values.iter();
         let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
-        let path = self.path.as_deref().map(|path| (Part::PATH, path));
+        let path = self.path().map(|path| (Part::PATH, path));
         let agent = self.user_agent.as_deref();
         let agent = agent.map(|agent| (Part::USER_AGENT, agent));
         own.chain(path).chain(agent)
@@ -118,11 +122,16 @@ impl AttemptRequest {
     /// The access rule that decides ahead of the limits.
     pub(super) fn decided_by(&self, limiter: &LoginLimiter) -> Option<AccessRule> {
         let user = self.user.as_deref().map(|user| limiter.normalize(user));
-        let (agent, path) = (self.user_agent.as_deref(), self.path.as_deref());
+        let (agent, path) = (self.user_agent.as_deref(), self.path());
         let query = access_query(Some(self.address), user.as_deref(), agent, path);
         let rules = limiter.access_rules();
         rules.decide(&query, SystemClock.now()).cloned()
     }
+}
+
+/// A query must not make another path of a path.
+pub(super) fn without_query(path: &str) -> &str {
+    path.split(['?', '#']).next().unwrap_or(path)
 }
 
 /// What access rules compare. The user is in normal form.

@@ -20,8 +20,9 @@ use crate::{Token, algorithm::Millis};
 /// The header of a key.
 pub(super) const HEADER: &str = "idempotency-key";
 const MAX_KEY_LEN: usize = 255;
-/// How many keys are kept. Beyond that, keys are ignored: a repeated request then is an attempt of its own.
-const CAPACITY: usize = 16_384;
+/// How many keys are kept, of less than 1 KiB each: about 4,000 a second with a lease of 30 seconds. Beyond that, keys are
+/// ignored: a repeated request then is an attempt of its own.
+const CAPACITY: usize = 262_144;
 /// How often a request may be repeated. Each repetition may be another guess by a backend that reuses its keys.
 const MAX_REPEATS: u8 = 2;
 
@@ -254,7 +255,8 @@ impl Pending<'_> {
     }
 }
 
-/// What is not answered, since it was refused, failed or canceled, has reserved nothing.
+/// What is not answered was refused, or has failed and may have reserved the attempt: a repetition has the same token, and
+/// is the same one.
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if !self.is_answered {

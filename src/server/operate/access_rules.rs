@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     super::{
         Operator, Shared,
-        decision::{access_query, check_length},
+        decision::{access_query, check_length, without_query},
         extract::{Body, Segment},
         openapi::{ChangeProblem, Problems},
         problem::Problem,
@@ -195,7 +195,8 @@ pub(in super::super) async fn attempt(
     let user = request
         .user
         .map(|user| server.limiter.normalize(&user).into_owned());
-    let (agent, path) = (request.user_agent.as_deref(), request.path.as_deref());
+    let agent = request.user_agent.as_deref();
+    let path = request.path.as_deref().map(without_query);
     let query = access_query(request.address, user.as_deref(), agent, path);
     let explanation = rules.explain(&query, SystemClock.now());
     let copies = |rules: &[&AccessRule]| rules.iter().copied().cloned().collect();

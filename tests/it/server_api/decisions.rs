@@ -420,3 +420,71 @@ async fn access_rules_are_asked_once_for_an_attempt() {
         "{report:?}"
     );
 }
+
+#[tokio::test]
+async fn rules_in_shadow_break_no_login() {
+    let limit = Limit::attempts(2).within(Period::hours(1));
+    let rule = Rule::new("pair", [Part::User, Part::Address], limit).expect("a rule");
+    let api = Api::with_policy(Policy::new([rule.with_shadow(true)]).expect("a policy")).await;
+    api.fail(HOME, "alice", 4).await;
+    let decision = api.reserve(HOME, "alice").await;
+    assert_eq!(api.settle(&decision, "success").await.0, 200);
+}
+
+/// Names the account of an attempt with a success.
+async fn name(api: &Api, user: &str) -> serde_json::Value {
+    let (_, decision) = api
+        .post(SHOP, "/v1/attempts", &json!({"address": HOME}))
+        .await;
+    let token = decision["token"].as_str().expect("a token");
+    let path = format!("/v1/attempts/{token}/outcome");
+    let body = json!({"outcome": "success", "user": user});
+    api.post(SHOP, &path, &body).await.1
+}
+
+#[tokio::test]
+async fn guesses_at_accounts_that_are_busy_or_denied_count_for_the_address() {
+    let rule = AccessRule::deny("mallory", Field::User, "mallory").expect("a rule");
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let limiter = limiter.with_access_rules(AccessRules::new([rule]).expect("rules"));
+    let api = Api::start(limiter.expect("a limiter")).await;
+    for _ in 0..5 {
+        let _ = api.reserve(HOME, "busy").await;
+    }
+    for i in 1..=3 {
+        for user in ["busy", "mallory"] {
+            let settled = name(&api, user).await;
+            assert_eq!(settled["refused"], true, "{user} {settled}");
+        }
+        let report = api.limiter.check(ip(HOME)).await.expect("a report");
+        let usage = report.rule(Rule::ADDRESS).map(|standing| standing.usage);
+        assert_eq!(usage, Some(5 + 2 * i));
+    }
+    // One that is named in another spelling is busy with itself alone.
+    api.fail(HOME, "carol", 4).await;
+    let decision = api.reserve(HOME, "Carol").await;
+    let token = decision["token"].as_str().expect("a token");
+    let path = format!("/v1/attempts/{token}/outcome");
+    let body = json!({"outcome": "success", "user": "carol"});
+    let (status, settled) = api.post(SHOP, &path, &body).await;
+    assert_eq!(
+        (status, &settled["refused"]),
+        (200, &json!(false)),
+        "{settled}"
+    );
+}
+
+#[tokio::test]
+async fn a_query_makes_no_other_path() {
+    let rule = AccessRule::deny("admin", Field::PathPrefix, "/admin").expect("a rule");
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let limiter = limiter.with_access_rules(AccessRules::new([rule]).expect("rules"));
+    let api = Api::start(limiter.expect("a limiter")).await;
+    for path in ["/admin", "/admin?x=1", "/admin#x", "/admin/x?y"] {
+        let body = json!({"address": HOME, "path": path});
+        for route in ["/v1/attempts", "/v1/check"] {
+            let (_, decision) = api.post(SHOP, route, &body).await;
+            assert_eq!(decision["reason"], "denied", "{path} {decision}");
+        }
+    }
+}

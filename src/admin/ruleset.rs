@@ -30,6 +30,12 @@ impl Admin {
         }
     }
 
+    /// The number of the newest version, without reading it.
+    #[cfg(feature = "server")]
+    pub(crate) async fn newest_version(&self) -> Result<u64, AdminError> {
+        Ok(self.ledger.document_version().await?)
+    }
+
     /// Replaces the ruleset, if `expected` is the newest version, and returns the number of the new one. It is in
     /// force in this process when this returns, and on the other instances within a second.
     ///

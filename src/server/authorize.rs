@@ -3,6 +3,7 @@
 use std::{fmt, pin::Pin};
 
 use http::request::Parts;
+use serde::Deserialize;
 
 /// What [`Authorize::authorize`] returns.
 pub type AuthorizeFuture<'a> =
@@ -66,28 +67,26 @@ impl<F> fmt::Debug for AuthorizeFn<F> {
 }
 
 /// To choose at run time, or to share one.
-impl Authorize for std::sync::Arc<dyn Authorize> {
+impl<A: Authorize + ?Sized> Authorize for std::sync::Arc<A> {
     fn authorize<'a>(&'a self, request: &'a Parts) -> AuthorizeFuture<'a> {
         (**self).authorize(request)
     }
 }
 
 /// What an operator may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
     /// Reserve attempts and report their outcomes: a login backend. Reads and changes nothing else.
     Decide,
-    /// See blocks, events and rules.
+    /// See blocks, events and rules, with users in clear where the server can [open](super::Server::with_sealer) them.
     Read,
     /// Lift blocks and change rules. Includes [`Read`](Self::Read).
     Operate,
 }
 
 impl Role {
-    /// All roles.
-    pub const ALL: [Self; 3] = [Self::Decide, Self::Read, Self::Operate];
-
     /// The name in files and answers: `decide`, `read` or `operate`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -2,8 +2,11 @@
 
 use std::{fmt, marker::PhantomData};
 
-use axum::extract::{FromRequest, FromRequestParts, Json, Path, Query, Request};
-use http::{StatusCode, request::Parts};
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Json, Path, Query, Request},
+};
+use http::{HeaderMap, StatusCode, header::CONTENT_TYPE, request::Parts};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -11,17 +14,50 @@ use serde::{
 
 use super::problem::Problem;
 
+/// A body of more bytes is a ruleset, and read on a thread that no login needs.
+const LARGE: usize = 64 * 1024;
+
 /// A JSON body.
 pub(super) struct Body<T>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let body = Json::from_request(request, state).await;
+        if !is_json(request.headers()) {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "send JSON, with the Content-Type application/json",
+            ));
+        }
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes =
+            bytes.map_err(|rejection| client_error(rejection.status(), rejection.body_text()))?;
+        if bytes.len() <= LARGE {
+            return Self::read(&bytes);
+        }
+        let read = tokio::task::spawn_blocking(move || Self::read(&bytes)).await;
+        read.unwrap_or_else(|_| {
+            let detail = "the body was not read to its end: repeat the request";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        })
+    }
+}
+
+impl<T: DeserializeOwned> Body<T> {
+    fn read(bytes: &[u8]) -> Result<Self, Problem> {
+        let body = Json::from_bytes(bytes);
         body.map(|Json(Object(body))| Self(body))
             .map_err(|rejection| client_error(rejection.status(), rejection.body_text()))
     }
+}
+
+/// Whether a body is declared as JSON: pages of other sites can't send that unasked.
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE);
+    let value = value.and_then(|value| value.to_str().ok());
+    let essence = value.and_then(|value| value.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
 /// A JSON object. A derived implementation also reads a list of the values.

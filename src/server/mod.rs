@@ -42,18 +42,20 @@
 //!
 //! 1. **A server can't be made without authorization.** [`Tokens`], or any [`Authorize`] of the app, finds the
 //!    [`Operator`] of each request; its [roles](Role) permit a kind of route each.
-//! 2. **A refusal is an answer**, with the status 200. Status 503 is the only one that means "not decided", and no
-//!    password must be checked then.
+//! 2. **A refusal is an answer**, with the status 200. Any other status means that nothing was decided, and no password
+//!    must be checked; at 503 the request can be repeated.
 //! 3. **The token of an attempt is sealed.** It holds the caller, so that any instance with the same
-//!    [secret](Server::with_secret) settles it, and nobody else reads or makes one.
+//!    [secret](Server::with_secret) settles it, and no other party can read or forge one.
 //! 4. **An outcome counts once.** For a token that is unknown, settled or over its lease it is an error, and changes
-//!    nothing. An attempt that is never settled is a failure when its lease ends.
+//!    nothing. Two different outcomes at two instances within a millisecond or so may both be written, and so may those
+//!    of attempts that are in no counter or were decided without the store. An attempt that is never settled is a
+//!    failure when its lease ends.
 //! 5. **Every change has an author**: the name of the operator, and a reason that the request gives.
 //!
 //! # Caveats
 //!
 //! It has no TLS and no limit of its own: put it into a network that only backends and operators reach, or behind a
-//! proxy. Whoever has the role [`Decide`](Role::Decide) names the client's address, and must find it as carefully as
+//! proxy. A client with the role [`Decide`](Role::Decide) names the client's address, and must find it as carefully as
 //! [`ForwardedAddress`](crate::extract::ForwardedAddress) does.
 
 mod attempt_token;
@@ -111,6 +113,8 @@ struct Inner {
     streams: Arc<Semaphore>,
     /// Held by the preview that is computed.
     previews: Arc<Semaphore>,
+    /// Held while rulesets are checked and access rules are tried.
+    checks: Arc<Semaphore>,
     /// Held by searches for events.
     searches: Arc<Semaphore>,
     /// Held by exports of events, until the last one is written.
@@ -139,6 +143,7 @@ impl Server {
             settling: Mutex::default(),
             streams: Arc::new(Semaphore::new(operate::live::MAX_STREAMS)),
             previews: Arc::new(Semaphore::new(1)),
+            checks: Arc::new(Semaphore::new(operate::MAX_CHECKS)),
             searches: Arc::new(Semaphore::new(operate::events::MAX_SEARCHES)),
             exports: Arc::new(Semaphore::new(operate::events::MAX_EXPORTS)),
             unauthorized: Sampled::default(),

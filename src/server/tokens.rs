@@ -26,7 +26,7 @@ const MAX_SECRET: usize = 1_024;
 /// # Ok::<(), tower_login_rate_limit::admin::AdminError>(())
 /// ```
 #[derive(Clone, Default)]
-#[must_use = "tokens authorize nobody until they are passed to a server"]
+#[must_use = "tokens authorize no request until they are passed to a server"]
 pub struct Tokens(Vec<(Hash, Operator)>);
 
 impl Tokens {

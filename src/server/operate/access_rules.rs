@@ -20,8 +20,8 @@ use super::{
     ruleset::NewVersion,
 };
 use crate::{
-    PolicyError,
-    access::AccessRule,
+    LoginLimiter, PolicyError,
+    access::{AccessRule, AccessRules},
     clock::{Clock, SystemClock},
 };
 
@@ -183,24 +183,31 @@ pub(in super::super) async fn attempt(
     check_length("user_agent", request.user_agent.as_deref(), 1_000)?;
     check_length("path", request.path.as_deref(), 2_000)?;
     let ruleset = server.admin.ruleset().await?.ruleset;
-    let mut rules = ruleset.access;
-    if let Some(rule) = request.rule {
-        let changed = rules.with_rule(rule);
-        rules = changed.map_err(|error: PolicyError| Problem::invalid(error.to_string()))?;
-    }
     let limiter = server.limiter.clone();
-    let rules = rules.with_normalizer(move |user| limiter.normalize(user).into_owned());
-    let rules = rules.map_err(|error: PolicyError| Problem::invalid(error.to_string()))?;
+    let tried = server.checking(move || tried(&limiter, ruleset.access, request));
+    server.answer(&tried.await??)
+}
 
-    let user = request
-        .user
-        .map(|user| server.limiter.normalize(&user).into_owned());
+fn tried(
+    limiter: &LoginLimiter,
+    mut rules: AccessRules,
+    request: TryRequest,
+) -> Result<Tried, Problem> {
+    let invalid = |error: PolicyError| Problem::invalid(error.to_string());
+    if let Some(rule) = request.rule {
+        rules = rules.with_rule(rule).map_err(invalid)?;
+    }
+    let own = limiter.clone();
+    let rules = rules.with_normalizer(move |user| own.normalize(user).into_owned());
+    let rules = rules.map_err(invalid)?;
+
+    let user = request.user.as_deref().map(|user| limiter.normalize(user));
     let agent = request.user_agent.as_deref();
     let path = request.path.as_deref().map(without_query);
     let query = access_query(request.address, user.as_deref(), agent, path);
     let explanation = rules.explain(&query, SystemClock.now());
     let copies = |rules: &[&AccessRule]| rules.iter().copied().cloned().collect();
-    server.answer(&Tried {
+    Ok(Tried {
         decided_by: explanation.decides().cloned(),
         overruled: copies(explanation.overruled()),
         expired: copies(explanation.expired()),

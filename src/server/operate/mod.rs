@@ -11,13 +11,13 @@ pub(super) mod overview;
 pub(super) mod preview;
 pub(super) mod ruleset;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Json,
     response::{IntoResponse, Response},
 };
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
@@ -27,6 +27,9 @@ use crate::{
     admin::{Author, Subject},
     event::Sealer,
 };
+
+/// How many rulesets are checked at a time.
+pub(super) const MAX_CHECKS: usize = 4;
 
 /// The author of a change: the name that was authenticated, and the reason of the request.
 fn author(operator: &Operator, reason: &str) -> Result<Author, Problem> {
@@ -70,6 +73,18 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|_| unavailable("it has ended early"))
 }
 
+impl Inner {
+    /// Runs what reads a whole ruleset, which may have 16 MiB. One that waits would hold it meanwhile.
+    async fn checking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let permit = Arc::clone(&self.checks).try_acquire_owned();
+        let permit = permit.map_err(|_| unavailable("other rulesets are being checked"))?;
+        blocking(permit, work).await
+    }
+}
+
 /// 503, for this reason.
 fn unavailable(why: &str) -> Problem {
     let detail = format!("{why}: repeat the request");
@@ -79,21 +94,27 @@ fn unavailable(why: &str) -> Problem {
 impl Inner {
     /// An answer, with users in clear if they are sealed and this server can open them.
     fn answer(&self, answer: &impl Serialize) -> Result<Response, Problem> {
-        Ok(Json(self.open(answer)?).into_response())
+        if self.users.is_some() {
+            return Ok(Json(self.open(answer)?).into_response());
+        }
+        let json = serde_json::to_vec(answer).map_err(|error| unwritten(&error))?;
+        let media_type = HeaderValue::from_static("application/json");
+        Ok(([(CONTENT_TYPE, media_type)], json).into_response())
     }
 
     fn open(&self, answer: &impl Serialize) -> Result<Value, Problem> {
-        let mut value = serde_json::to_value(answer).map_err(|error| {
-            Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("the answer can't be written: {error}"),
-            )
-        })?;
+        let mut value = serde_json::to_value(answer).map_err(|error| unwritten(&error))?;
         if let Some(sealer) = &self.users {
             open_users(sealer, &mut value);
         }
         Ok(value)
     }
+}
+
+/// To repeat the request would not help.
+fn unwritten(error: &serde_json::Error) -> Problem {
+    let detail = format!("the answer can't be written: {error}");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }
 
 /// Replaces what is sealed. A text that only looks so stays.
@@ -116,12 +137,7 @@ fn open_users(sealer: &Sealer, value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        future::poll_fn,
-        pin::pin,
-        sync::{Arc, mpsc},
-        task::Poll,
-    };
+    use std::{future::poll_fn, pin::pin, sync::mpsc, task::Poll};
 
     use tokio::sync::Semaphore;
 

@@ -67,13 +67,13 @@ pub(in super::super) async fn status(
     State(server): State<Shared>,
     Extension(operator): Extension<Operator>,
 ) -> Result<Response, Problem> {
-    let newest = reachable(server.admin.ruleset().await)?;
+    let newest = reachable(server.admin.newest_version().await)?;
     let instances = match &newest {
         Some(_) => reachable(server.admin.instances().await)?,
         None => None,
     };
     let up_to_date = newest.zip(instances.as_ref()).map(|(newest, instances)| {
-        let is_newest = |instance: &&live::Instance| instance.version >= newest.version;
+        let is_newest = |instance: &&live::Instance| instance.version >= newest;
         instances.iter().filter(is_newest).count()
     });
     let store = server.limiter.store_status();

@@ -197,31 +197,36 @@ pub(in super::super) async fn check(
     State(server): State<Shared>,
     Body(request): Body<CheckRequest>,
 ) -> Result<Response, Problem> {
-    let checked = match server.parse(request.ruleset) {
+    let current = server.admin.ruleset().await?.ruleset;
+    let checker = Shared::clone(&server);
+    let check = move || match checker.parse(request.ruleset) {
         Err(mistake) => Checked {
             error: Some(mistake),
             ..Checked::default()
         },
-        Ok(ruleset) => {
-            let current = server.admin.ruleset().await?.ruleset;
-            let rules = ruleset.policy.rules().iter();
-            let standards = [Standard::Nist, Standard::Pci, Standard::Owasp];
-            let findings = standards.into_iter().flat_map(|s| ruleset.policy.check(s));
-            Checked {
-                valid: true,
-                error: None,
-                differences: current.differences(&ruleset),
-                words: rules
-                    .map(|rule| RuleWords {
-                        rule: rule.name().to_owned(),
-                        words: rule.to_words(),
-                    })
-                    .collect(),
-                findings: findings.map(|finding| finding.to_string()).collect(),
-            }
-        }
+        Ok(ruleset) => Checked::valid(&current, &ruleset),
     };
-    server.answer(&checked)
+    server.answer(&server.checking(check).await?)
+}
+
+impl Checked {
+    fn valid(current: &Ruleset, ruleset: &Ruleset) -> Self {
+        let rules = ruleset.policy.rules().iter();
+        let standards = [Standard::Nist, Standard::Pci, Standard::Owasp];
+        let findings = standards.into_iter().flat_map(|s| ruleset.policy.check(s));
+        Self {
+            valid: true,
+            error: None,
+            differences: current.differences(ruleset),
+            words: rules
+                .map(|rule| RuleWords {
+                    rule: rule.name().to_owned(),
+                    words: rule.to_words(),
+                })
+                .collect(),
+            findings: findings.map(|finding| finding.to_string()).collect(),
+        }
+    }
 }
 
 impl super::super::Inner {

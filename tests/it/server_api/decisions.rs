@@ -382,7 +382,7 @@ async fn an_attempt_that_no_rule_counts_is_settled() {
 /// Which compare what is not sealed, and may be others when the outcome arrives.
 #[tokio::test]
 async fn access_rules_are_asked_once_for_an_attempt() {
-    let rule = AccessRule::allow_forgeable("health", Field::Path, "/health").expect("a rule");
+    let rule = AccessRule::allow("health", Field::Path, "/health").expect("a rule");
     let limiter = LoginLimiter::new(Policy::strict(), MemoryStore::new());
     let limiter = limiter.with_access_rules(AccessRules::new([rule]).expect("rules"));
     let api = Api::start(limiter.expect("a limiter")).await;

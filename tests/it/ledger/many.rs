@@ -186,6 +186,8 @@ async fn no_command_for_a_list_of_fifty_thousand_blocks_takes_five_milliseconds(
         after = page.next;
     }
     let after = after.expect("more");
+    // The first call of each script carries its text.
+    look(&redis, &admin, &after).await;
     // Another process may take the processor away from Redis for a while, not time after time.
     let mut best = look(&redis, &admin, &after).await;
     for _ in 0..2 {

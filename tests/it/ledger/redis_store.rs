@@ -1,11 +1,12 @@
 //! What only a ledger in Redis has to stand: other processes, lost replies, outages, a million blocks.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
+use redis::Value;
 use tower_login_rate_limit::{
     Address, AttemptId, KnownAddresses, Limit, LoginLimiter, Outcome, Period, Policy, Token,
     clock::ManualClock,
@@ -100,7 +101,11 @@ async fn a_user_with_the_rights_of_the_documentation_can_operate() {
     let url = format!("redis://shop:password@127.0.0.1:{}", redis.port());
     let store = builder.connect(url).await.expect("a store");
     suite::run(&store, &clock).await;
-    assert_eq!(redis.errors_of("NOPERM"), 0);
+    let denied: Vec<HashMap<String, Value>> = redis.command(&["ACL", "LOG"]);
+    let denied = denied.iter().map(|entry| format!("{:?}", entry["object"]));
+    // The client library introduces itself. Redis 6.2 knows no such command, and looks for the right first.
+    let denied: Vec<_> = denied.filter(|object| !object.contains("client")).collect();
+    assert_eq!(denied, [""; 0]);
 }
 
 /// Every key, as it is in the database.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost,
-# scripts, growth, access, replay.
+# scripts, growth, access, replay, observers, blocks.
 # Finds what that needs, installs it where it may, or says in one sentence what is missing. All of the load
 # stays on this machine; it takes some ten minutes, and means little if anything else is going on here.
 set -euo pipefail
@@ -27,4 +27,6 @@ say "rate-limiter-flexible"
 say "measuring"
 # Allocations and instructions are counted by programs of their own, which the first one starts.
 cargo build --release --locked --bins
+# With features that would be in the other figures too, if they were built together.
+cargo build --release --locked --features operated --bin operated --target-dir target/operated
 exec cargo run --release --locked --bin benches -- "$@"

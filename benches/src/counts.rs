@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     env::{self, consts::EXE_SUFFIX},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -17,15 +18,20 @@ impl Counts {
     pub fn of(program: &str, arguments: &[&str]) -> Self {
         let path = env::current_exe().expect("this program");
         let path = path.with_file_name(format!("{program}{EXE_SUFFIX}"));
-        let output = Command::new(&path)
+        Self::at(&path, arguments)
+    }
+
+    /// Runs a program that is built elsewhere.
+    pub fn at(path: &Path, arguments: &[&str]) -> Self {
+        let output = Command::new(path)
             .args(arguments)
             .stderr(Stdio::inherit())
             .output();
         let output = output.unwrap_or_else(|error| {
             let path = path.display();
-            panic!("{path} can't be run: {error}; build it with `cargo build --release --bins`")
+            panic!("{path} can't be run: {error}; it is built by benches/run.sh")
         });
-        assert!(output.status.success(), "{program} failed");
+        assert!(output.status.success(), "{} failed", path.display());
         let lines = String::from_utf8_lossy(&output.stdout);
         let counts = lines.lines().filter_map(|line| {
             let (name, count) = line.split_once(' ')?;

@@ -13,14 +13,13 @@ mod honest;
 mod layer;
 mod login_server;
 mod memory;
+mod operated;
 mod overheard;
 mod plot;
 mod redis_engine;
 mod redis_peers;
-mod redis_server;
 mod replay;
 mod report;
-mod rounds;
 mod scripts;
 mod server;
 mod tasks;
@@ -28,7 +27,7 @@ mod wrk;
 
 use std::{alloc::System, fs};
 
-use benches::callers;
+use benches::{callers, redis_server, rounds};
 use report::Report;
 
 /// What times are measured with. Two allocators do not compile, so the one that counts can't come in by an
@@ -40,7 +39,7 @@ static ALLOCATOR: System = System;
 type Section = (&'static str, fn(&mut Report));
 
 fn main() {
-    let sections: [Section; 10] = [
+    let sections: [Section; 12] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
@@ -51,6 +50,8 @@ fn main() {
         ("growth", growth::measure),
         ("access", access::measure),
         ("replay", replay::measure),
+        ("observers", operated::observers),
+        ("blocks", operated::blocks),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments

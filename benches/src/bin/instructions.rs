@@ -6,14 +6,11 @@
 //! layers that are compared; they are not in the file.
 
 use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    env, fs,
-    hint::black_box,
-    net::IpAddr,
-    process::{Command, ExitCode},
+    collections::BTreeMap, convert::Infallible, env, fs, hint::black_box, net::IpAddr,
+    process::ExitCode,
 };
 
+use benches::callgrind::{self, TIMES};
 #[cfg(feature = "peers")]
 use benches::services::{BLOCKED, HOT};
 use http::{Request, Response};
@@ -29,8 +26,6 @@ use tower_login_rate_limit::{
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 /// What a count may be above that in the file. Compilers and C libraries differ by less.
 const MOST: f64 = 1.10;
-/// A path is taken this often, and three times as often; what is done once is in both.
-const TIMES: u64 = 1_000;
 
 /// A name, and what takes that path so many times.
 type Path = (&'static str, fn(&Runtime, u64));
@@ -172,30 +167,8 @@ fn check() -> ExitCode {
 
 /// Instructions each time that this path is taken.
 fn count(path: &str) -> Result<u64, String> {
-    let program = env::current_exe().map_err(|error| error.to_string())?;
     let is_peer = PEERS.iter().any(|(name, _)| *name == path);
-    let run = |times: u64| {
-        let output = Command::new("valgrind")
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .args(is_peer.then_some("--toggle-collect=*instructions*peers*counted*"))
-            .arg(&program)
-            .args([path, &times.to_string()])
-            .output()
-            .map_err(|error| format!("valgrind can't be run: {error}; install it"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            return Err(format!("{path} failed: {said}"));
-        }
-        let collected = said
-            .lines()
-            .find_map(|line| line.split_once("Collected : "));
-        let collected = collected.and_then(|(_, count)| count.trim().parse::<u64>().ok());
-        collected.ok_or_else(|| format!("valgrind counted nothing: {said}"))
-    };
-    let (more, less) = (run(TIMES * 3)?, run(TIMES)?);
-    let counted = more.checked_sub(less).filter(|counted| *counted > 0);
-    let counted = counted.ok_or_else(|| format!("{path}: {less} instructions, then {more}"))?;
-    Ok(counted / (TIMES * 2))
+    callgrind::count(path, is_peer.then_some("*instructions*peers*counted*"))
 }
 
 #[cfg(feature = "peers")]

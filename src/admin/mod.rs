@@ -1,7 +1,7 @@
 //! What operators do: list, explain and lift blocks, forgive users, forget addresses.
 //!
 //! [`LoginLimiter::admin`](crate::LoginLimiter::admin) returns an [`Admin`], for the app's own pages, commands and
-//! jobs. It authenticates nobody: whatever offers it to people must.
+//! jobs. It does not authenticate: the code that offers it to operators must.
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

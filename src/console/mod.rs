@@ -155,7 +155,7 @@ impl Console {
 
 /// The layer of this crate, in front of the console's own login.
 fn guard(address: Arc<dyn ExtractAddress>) -> LoginRateLimitLayer {
-    // Short: tokens can't be guessed, and operators may share an address with somebody who tries.
+    // Short: tokens can't be guessed, and operators may share an address with an attacker.
     let limit = Limit::attempts(10)
         .within(Period::minutes(1))
         .blocked_for(Period::minutes(1));

@@ -136,7 +136,7 @@ pub(crate) const fn would(dry_run: bool, done: &'static str, would: &'static str
     if dry_run { would } else { done }
 }
 
-/// Nothing was changed because an operator said no.
+/// Nothing was changed because an operator declined.
 pub(crate) fn declined() -> Failure {
     Failure::new(Exit::Error, "nothing was changed")
 }

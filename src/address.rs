@@ -71,6 +71,10 @@ impl Address {
         self.ip
     }
 
+    pub(crate) const fn is_ipv6(&self) -> bool {
+        self.ip.is_ipv6()
+    }
+
     /// How many bits identify the client: 32 for IPv4.
     pub const fn prefix(&self) -> u8 {
         self.prefix

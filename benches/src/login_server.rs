@@ -7,6 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     process::{Child, Command, Stdio},
     thread,
+    time::Duration,
 };
 
 use axum::{
@@ -22,6 +23,7 @@ use tower::{ServiceExt, layer::util::Identity};
 use tower_governor::key_extractor::SmartIpKeyExtractor;
 use tower_login_rate_limit::{
     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Outcome, Policy,
+    event::Event,
     extract::Header,
     store::{MemoryStore, RedisStore},
 };
@@ -43,6 +45,10 @@ pub enum Guard {
     /// None, and a handler that asks Redis twice, in turn, for nothing; but not for whom ours would refuse.
     TwoPings,
     OursInMemory,
+    /// With an observer that takes 100 ms for each event.
+    OursWithSleepingObserver,
+    /// With an observer that panics at each event.
+    OursWithPanickingObserver,
     OursOnRedis,
     /// Our layer over connections that are held.
     OursOnHeldPool,
@@ -57,11 +63,13 @@ pub enum Guard {
 }
 
 impl Guard {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::NoLayer,
         Self::Identity,
         Self::TwoPings,
         Self::OursInMemory,
+        Self::OursWithSleepingObserver,
+        Self::OursWithPanickingObserver,
         Self::OursOnRedis,
         Self::OursOnHeldPool,
         Self::Governor,
@@ -157,6 +165,13 @@ fn app(runtime: &Runtime, guard: Guard, redis: &str) -> Router {
             })
         }
         Guard::OursInMemory => login.layer(ours(runtime, MemoryStore::new())),
+        Guard::OursWithSleepingObserver => login.layer(observed(|_| {
+            thread::sleep(Duration::from_millis(100));
+        })),
+        // Without the message that a panic prints.
+        Guard::OursWithPanickingObserver => {
+            login.layer(observed(|_| std::panic::resume_unwind(Box::new(()))))
+        }
         Guard::OursOnRedis => {
             let store = runtime.block_on(RedisStore::connect(redis));
             login.layer(ours(runtime, store.expect("a store")))
@@ -189,6 +204,12 @@ fn ours(
         }
     });
     layer(limiter)
+}
+
+/// Our layer in memory, with an observer.
+fn observed(observer: impl Fn(&Event) + Send + Sync + 'static) -> LoginRateLimitLayer {
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    layer(limiter.with_observer(observer))
 }
 
 fn layer(limiter: LoginLimiter) -> LoginRateLimitLayer {

@@ -17,6 +17,8 @@ const SECONDS: u32 = 2;
 const NO_LAYER: &str = "no layer";
 const IDENTITY: &str = "a layer that does nothing";
 const MEMORY: &str = "ours in memory, passed";
+const SLEEPS: &str = "ours with an observer that sleeps";
+const PANICS: &str = "ours with an observer that panics";
 const REFUSED: &str = "ours in memory, refused";
 const REDIS: &str = "ours on Redis, passed";
 const HELD: &str = "ours on a bb8 pool, passed";
@@ -32,6 +34,16 @@ pub fn measure(report: &mut Report) {
     let others = [
         (NO_LAYER, server(Guard::NoLayer), Callers::Fresh),
         (IDENTITY, server(Guard::Identity), Callers::Fresh),
+        (
+            SLEEPS,
+            server(Guard::OursWithSleepingObserver),
+            Callers::Fresh,
+        ),
+        (
+            PANICS,
+            server(Guard::OursWithPanickingObserver),
+            Callers::Fresh,
+        ),
         (REDIS, server(Guard::OursOnRedis), Callers::Fresh),
         (HELD, server(Guard::OursOnHeldPool), Callers::Fresh),
         (GOVERNOR, server(Guard::Governor), Callers::Fresh),
@@ -96,6 +108,8 @@ pub fn measure(report: &mut Report) {
         report.ratio(SECTION, what, rounds.ratio(one, other), goal);
     };
     ratio(MEMORY, IDENTITY, Some(Goal::AtLeast(0.97)));
+    ratio(SLEEPS, MEMORY, Some(Goal::AtLeast(0.97)));
+    ratio(PANICS, MEMORY, Some(Goal::AtLeast(0.97)));
     ratio(GOVERNOR, IDENTITY, None);
     ratio(TWO_GOVERNORS, IDENTITY, None);
     ratio(MEMORY, TWO_GOVERNORS, None);

@@ -145,6 +145,11 @@ impl AccessRules {
         !(networks_of.is_empty() && users.is_empty() && user_keywords.is_empty())
     }
 
+    /// Whether a rule compares the path or the user agent of requests.
+    pub(crate) fn compares_requests(&self) -> bool {
+        !(self.compiled.user_agents.is_empty() && self.compiled.paths.is_empty())
+    }
+
     /// The rule of this name.
     pub fn rule(&self, name: &str) -> Option<&AccessRule> {
         self.rules().iter().find(|rule| rule.name() == name)

@@ -6,7 +6,7 @@ use super::{Admin, AdminError, BlockId, note::Note, subject::Repr};
 use crate::{
     Address, Caller, Policy, Rule,
     algorithm::Millis,
-    attempt::{Counted, Slots, applying},
+    attempt::{Counted, Slots},
     limiter::InForce,
     policy::Subject as CountsBy,
     store::{Contents, CounterName, Key, ListedBlock, StoreErrorKind},
@@ -224,7 +224,9 @@ impl Admin {
                 let is_direct = |rule: &Rule| rule.subject() != CountsBy::Joined;
                 let mut slots = Slots::new();
                 caller.push_slots(policy, is_direct, &mut slots);
-                let rules = applying(policy, caller.scope()).filter(|rule| is_direct(rule));
+                let rules = policy
+                    .applying(caller.scope())
+                    .filter(|rule| is_direct(rule));
                 for (rule, slot) in rules.zip(&slots) {
                     add(rule, &slot.key);
                 }

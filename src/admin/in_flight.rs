@@ -3,7 +3,7 @@
 use super::{Admin, AdminError, counters::Counter, note::Note};
 use crate::{
     AttemptId, Caller, Token,
-    attempt::{Counted, Slots, applying},
+    attempt::{Counted, Slots},
 };
 
 impl Admin {
@@ -37,7 +37,7 @@ impl Admin {
             let caller = Counted::new(caller, policy, |user| self.limiter.normalize(user));
             let mut slots = Slots::new();
             caller.push_slots(policy, |_| true, &mut slots);
-            let counted = applying(policy, caller.scope()).zip(&slots);
+            let counted = policy.applying(caller.scope()).zip(&slots);
             counted
                 .map(|(rule, slot)| Counter {
                     rule: rule.clone(),

@@ -292,25 +292,43 @@ impl Attempts {
         self.retain(|entry| !canceled.contains(&entry.id))
     }
 
-    /// Removes the attempts that have failed by `upto`, of this spelling or of every one.
-    pub(super) fn remove_failures(&mut self, spelling: Option<Spelling>, upto: Millis) {
-        self.retain(|entry| entry.at() > upto || spelling.is_some_and(|of| of != entry.spelling()));
+    /// Removes the attempts that have failed by `upto`, of this spelling or of every one, which `removed` is extended by,
+    /// and those with these tokens.
+    #[inline]
+    pub(super) fn clean_up(
+        &mut self,
+        own: &[Token],
+        spelling: Option<Spelling>,
+        upto: Millis,
+        removed: &mut impl Extend<Token>,
+    ) {
+        self.retain(|entry| {
+            if own.iter().any(|token| id(*token) == entry.id) {
+                return false;
+            }
+            let has_failed = entry.at() <= upto;
+            let is_removed = has_failed && spelling.is_none_or(|of| of == entry.spelling());
+            if is_removed {
+                removed.extend([entry.token()]);
+            }
+            !is_removed
+        });
     }
 
     /// Returns how many attempts were removed.
     #[inline]
-    fn retain(&mut self, keep: impl Fn(Entry) -> bool) -> usize {
-        let mut kept = 0;
-        for i in 0..self.len() {
-            let entry = self[i];
+    fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) -> usize {
+        let entries: &mut [Entry] = self;
+        let (len, mut kept) = (entries.len(), 0);
+        for i in 0..len {
+            let entry = entries[i];
             if keep(entry) {
-                self[kept] = entry;
+                entries[kept] = entry;
                 kept += 1;
             }
         }
-        let removed = self.len() - kept;
         self.truncate(kept);
-        removed
+        len - kept
     }
 
     #[inline]

@@ -279,17 +279,11 @@ impl Counter {
         tokens: &mut impl Extend<Token>,
     ) {
         if own.is_empty() || own.iter().any(|token| self.holds(*token)) {
-            let (failures, _) = self.split(upto);
-            let removed = failures
-                .iter()
-                .filter(|entry| spelling.is_none_or(|of| of == entry.spelling()));
-            tokens.extend(removed.map(|entry| entry.token()));
             // Of what is summed up, it is only known whether all of it had the normal form.
             if spelling.is_none_or(|of| of.is_normal() && !self.attempts.is_mixed()) {
                 self.attempts.set_summary(None, false);
             }
-            self.attempts.remove_failures(spelling, upto);
-            self.cancel_all(own);
+            self.attempts.clean_up(own, spelling, upto, tokens);
         }
     }
 

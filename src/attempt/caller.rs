@@ -4,12 +4,14 @@ use std::{borrow::Cow, fmt, net::IpAddr};
 
 use smallvec::SmallVec;
 
-use super::Scope;
 use crate::{
     Address, Part, Policy, Rule,
     access::AccessQuery,
-    policy::{Naming, Subject},
-    store::{KNOWN_ADDRESSES, Key, KnownAddress, Slot, fingerprint::Digest},
+    policy::{Naming, Scope, Subject},
+    store::{
+        KNOWN_ADDRESSES, Key, KnownAddress, Slot,
+        fingerprint::{Digest, Place},
+    },
 };
 
 /// A user as it is counted.
@@ -182,6 +184,9 @@ pub(crate) struct Counted<'a> {
     pub(crate) is_second_factor: bool,
     /// Whether a refusal is only reported.
     pub(crate) is_shadowed: bool,
+    /// Of the user and of the address, which most keys contain.
+    digests: [Digest; 2],
+    place: Place,
     /// Only under a policy with rules that count by values.
     joined: Option<Box<Joined>>,
 }
@@ -189,7 +194,7 @@ pub(crate) struct Counted<'a> {
 #[derive(Clone)]
 struct Joined {
     values: Vec<(String, String)>,
-    /// The subjects of the rules that count by values, in the policy's order.
+    /// For each rule of the policy its subject, if it counts by values.
     subjects: Vec<Vec<u8>>,
 }
 
@@ -202,8 +207,7 @@ impl<'a> Counted<'a> {
     ) -> Self {
         let user = caller.user.map(|typed| User::new(typed, normalize));
         let address = Address::new(caller.address, policy.ipv6_prefix());
-        let joins = |rule: &Rule| rule.subject() == Subject::Joined;
-        let joined = policy.rules().iter().any(joins).then(|| {
+        let joined = policy.has_joined().then(|| {
             let values = caller.values.into_iter();
             let values = values.map(|(name, value)| (name.into_owned(), value.into_owned()));
             let name = user.as_ref().map(|user| &*user.name);
@@ -211,6 +215,8 @@ impl<'a> Counted<'a> {
         });
         Self {
             ip: caller.address,
+            digests: [of_user(user.as_ref()), Digest::of_address(Some(address))],
+            place: Place::of(address),
             address,
             user,
             is_second_factor: caller.is_second_factor,
@@ -229,10 +235,7 @@ impl<'a> Counted<'a> {
                 Some(_) => Naming::Named,
             },
             is_second_factor: self.is_second_factor,
-            ipv6_prefix: match self.address.ip() {
-                IpAddr::V4(_) => 0,
-                IpAddr::V6(_) => self.address.prefix(),
-            },
+            is_ipv6: self.address.is_ipv6(),
         }
     }
 
@@ -244,12 +247,14 @@ impl<'a> Counted<'a> {
             address: self.address,
             is_second_factor: self.is_second_factor,
             is_shadowed: self.is_shadowed,
+            digests: [of_user(Some(&user)), self.digests[1]],
+            place: self.place,
             joined: joined.map(|old| Joined::new(policy, Some(&user.name), old.values.clone())),
             user: Some(user),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn into_owned(self) -> Counted<'static> {
         Counted {
             ip: self.ip,
@@ -257,8 +262,24 @@ impl<'a> Counted<'a> {
             user: self.user.map(User::into_owned),
             is_second_factor: self.is_second_factor,
             is_shadowed: self.is_shadowed,
+            digests: self.digests,
+            place: self.place,
             joined: self.joined,
         }
+    }
+
+    /// Adds all counters of this caller, those by user and address first, and returns how many these are.
+    #[inline]
+    pub(crate) fn push_mains_and_others<'s>(
+        &'s self,
+        policy: &'s Policy,
+        slots: &mut Slots<'s>,
+    ) -> usize {
+        let applying = policy.scoped(self.scope());
+        for i in &applying.mains_first {
+            slots.push(self.slot(policy, *i));
+        }
+        applying.mains
     }
 
     /// Adds the counters of this caller under the chosen ones of the rules that apply. They are pushed
@@ -270,96 +291,90 @@ impl<'a> Counted<'a> {
         chosen: impl Fn(&Rule) -> bool,
         slots: &mut Slots<'s>,
     ) {
-        self.push_slots_of(self.digests(), policy, chosen, slots);
-    }
-
-    /// The digests of the user and of the address.
-    #[inline]
-    fn digests(&self) -> [Digest; 2] {
-        let user = (self.user.as_ref()).map_or(&[][..], |user| user.name.as_bytes());
-        let of_address = Digest::of_address(Some(self.address));
-        [Digest::of_subject(user), of_address]
-    }
-
-    /// Adds all counters of this caller, those by user and address first, and returns how many these are.
-    #[inline]
-    pub(crate) fn push_mains_and_others<'s>(
-        &'s self,
-        policy: &'s Policy,
-        slots: &mut Slots<'s>,
-    ) -> usize {
-        let digests = self.digests();
-        let is_main = |rule: &Rule| rule.counts_by_user() && rule.counts_by_address();
-        self.push_slots_of(digests, policy, is_main, slots);
-        let mains = slots.len();
-        self.push_slots_of(digests, policy, |rule| !is_main(rule), slots);
-        mains
-    }
-
-    #[inline]
-    fn push_slots_of<'s>(
-        &'s self,
-        [of_user, of_address]: [Digest; 2],
-        policy: &'s Policy,
-        chosen: impl Fn(&Rule) -> bool,
-        slots: &mut Slots<'s>,
-    ) {
-        let (user, scope) = (self.user.as_ref(), self.scope());
-        let spelling = user.and_then(User::spelling);
-        let user = user.map_or(&[][..], |user| user.name.as_bytes());
-        let mut joined = self.joined.iter().flat_map(|joined| &joined.subjects);
-        for rule in policy.rules() {
-            let joined = match rule.subject() {
-                Subject::Joined => joined.next().map_or(&[][..], |subject| subject),
-                Subject::Nothing | Subject::User => &[],
-            };
-            if !scope.includes(rule) || !chosen(rule) {
-                continue;
+        for i in &policy.scoped(self.scope()).in_order {
+            if chosen(&policy.rules()[*i]) {
+                slots.push(self.slot(policy, *i));
             }
-            let (subject, mut digest) = match rule.subject() {
-                Subject::Nothing => (&[][..], rule.digest()),
-                Subject::User => (user, rule.digest().and(of_user)),
-                Subject::Joined => (joined, rule.digest().and(Digest::of_subject(joined))),
-            };
-            let address = match rule.network() {
-                Some(bits) => {
-                    let network = Some(self.address.widened(bits));
-                    digest = digest.and(Digest::of_address(network));
-                    network
-                }
-                None if rule.counts_by_address() => {
-                    digest = digest.and(of_address);
-                    Some(self.address)
-                }
-                None => None,
-            };
-            let key = Key {
-                address,
-                kind: rule.name(),
-                subject,
-                spelling: None,
-                fingerprint: digest.finish(),
-            };
-            debug_assert_eq!(key, Key::new(address, key.kind, subject));
-            let mut slot = Slot::new(key, rule.limit()).with_shadow(rule.is_shadow());
-            if rule.counts_by_user() {
-                slot.spelling = spelling;
-            }
-            if rule.exempts_known_addresses() {
-                let keep = policy.known_addresses().unwrap_or_default();
-                slot = slot.unless_known(KnownAddress::new(KNOWN_ADDRESSES, self.address, keep));
-            }
-            slots.push(slot);
         }
     }
+
+    /// The counter of this caller under the rule at this position, which applies.
+    #[inline(always)] // a slot is large to move
+    fn slot<'s>(&'s self, policy: &'s Policy, position: usize) -> Slot<'s> {
+        let rule = &policy.rules()[position];
+        let (user, mut digest) = (self.user.as_ref(), rule.digest());
+        let subject = match rule.subject() {
+            Subject::Nothing => &[][..],
+            Subject::User => {
+                digest = digest.and(self.digests[0]);
+                user.map_or(&[][..], |user| user.name.as_bytes())
+            }
+            Subject::Joined => self.joined(position, &mut digest),
+        };
+        let (address, place) = match rule.network() {
+            Some(bits) => self.network(bits, &mut digest),
+            None if rule.counts_by_address() => {
+                digest = digest.and(self.digests[1]);
+                (Some(self.address), Some(self.place))
+            }
+            None => (None, None),
+        };
+        let key = Key {
+            address,
+            kind: rule.name(),
+            subject,
+            spelling: None,
+            fingerprint: digest.finish(place),
+        };
+        debug_assert_eq!(key, Key::new(address, key.kind, subject));
+        let mut slot = Slot::new(key, rule.limit()).with_shadow(rule.is_shadow());
+        if rule.counts_by_user() {
+            slot.spelling = user.and_then(User::spelling);
+        }
+        if rule.exempts_known_addresses() {
+            slot.unless_known = self.known(policy);
+        }
+        slot
+    }
+
+    /// The subject of the rule at this position, which counts by values.
+    #[cold]
+    fn joined(&self, position: usize, digest: &mut Digest) -> &[u8] {
+        let joined = self.joined.as_ref();
+        let subject = joined.map_or(&[][..], |joined| &joined.subjects[position]);
+        *digest = digest.and(Digest::of_subject(subject));
+        subject
+    }
+
+    /// The network of this many bits around the address.
+    #[cold]
+    fn network(&self, bits: u8, digest: &mut Digest) -> (Option<Address>, Option<Place>) {
+        let network = self.address.widened(bits);
+        *digest = digest.and(Digest::of_address(Some(network)));
+        (Some(network), Some(Place::of(network)))
+    }
+
+    /// The address, as one that a rule exempts if it is known.
+    #[cold]
+    fn known(&self, policy: &Policy) -> Option<KnownAddress<'static>> {
+        let keep = policy.known_addresses().unwrap_or_default();
+        Some(KnownAddress::new(KNOWN_ADDRESSES, self.address, keep))
+    }
+}
+
+/// The digest of the user, or of none.
+#[inline]
+fn of_user(user: Option<&User<'_>>) -> Digest {
+    Digest::of_subject(user.map_or(&[], |user| user.name.as_bytes()))
 }
 
 impl Joined {
     #[cold]
     fn new(policy: &Policy, user: Option<&str>, values: Vec<(String, String)>) -> Box<Self> {
-        let rules = policy.rules().iter();
-        let joining = rules.filter(|rule| rule.subject() == Subject::Joined);
-        let subjects = joining.map(|rule| join(rule.parts(), user, &values));
+        let subjects = policy.rules().iter().map(|rule| match rule.subject() {
+            Subject::Joined => join(rule.parts(), user, &values),
+            Subject::Nothing | Subject::User => Vec::new(),
+        });
         Box::new(Self {
             subjects: subjects.collect(),
             values,

@@ -185,8 +185,22 @@ struct Tracked {
 impl Tracker {
     #[inline]
     pub(crate) fn begin(&self) -> InFlight {
+        self.add();
+        InFlight(self.clone())
+    }
+
+    /// Counts one more, until it is [removed](Self::remove).
+    #[inline]
+    pub(crate) fn add(&self) {
         self.0.in_flight.fetch_add(1, Ordering::SeqCst);
-        InFlight(Arc::clone(&self.0))
+    }
+
+    #[inline]
+    pub(crate) fn remove(&self) {
+        let was_last = self.0.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.0.is_awaited.load(Ordering::SeqCst) {
+            self.0.idle.notify_waiters();
+        }
     }
 
     /// Waits until nothing is in flight.
@@ -206,14 +220,11 @@ impl Tracker {
 
 /// In flight until it is dropped.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<Tracked>);
+pub(crate) struct InFlight(Tracker);
 
 impl Drop for InFlight {
     #[inline]
     fn drop(&mut self) {
-        let was_last = self.0.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.0.is_awaited.load(Ordering::SeqCst) {
-            self.0.idle.notify_waiters();
-        }
+        self.0.remove();
     }
 }

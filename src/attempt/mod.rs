@@ -5,20 +5,16 @@ mod future;
 mod id;
 mod refusal;
 mod report;
+mod reservation;
 #[cfg(feature = "serde")]
 mod serde;
 mod token;
 
-use std::{error::Error, fmt, net::IpAddr, str::FromStr, sync::Arc, time::Duration};
+use std::{error::Error, fmt, net::IpAddr, str::FromStr};
 
-use crate::{
-    LoginLimiter, Policy, ReserveError, Rule,
-    access::AccessQuery,
-    event::{LiftedBy, names},
-    limiter::{Access, Allowed},
-    metrics::StoreCall,
-    store::{Settlement, Standings, StoreError, StoreFuture},
-};
+#[cfg(doc)]
+use crate::LoginLimiter;
+use crate::{ReserveError, event::names, store::StoreError};
 
 pub use caller::Caller;
 pub(crate) use caller::{Counted, Slots, User};
@@ -29,7 +25,8 @@ pub use refusal::{Reason, Refusal};
 pub use report::Report;
 #[cfg(feature = "admin")]
 pub(crate) use report::block_after;
-pub(crate) use report::{Scope, applying, refusal_of};
+pub(crate) use report::refusal_of;
+pub(crate) use reservation::{Reservation, Within};
 pub use token::{ParseTokenError, Token};
 
 /// How an attempt to log in ended.
@@ -89,313 +86,51 @@ impl Error for ParseOutcomeError {}
 /// [`LoginLimiter::reserve`] returns it and [`settle`](Self::settle) ends it. An attempt that is never
 /// settled becomes a failure when its lease ends.
 #[must_use = "an attempt that is not settled becomes a failure"]
-pub struct Attempt {
-    limiter: LoginLimiter,
-    token: Token,
-    caller: Counted<'static>,
-    /// Has the policy that the attempt was admitted under, and is settled under.
-    report: Report,
-    rare: Option<Box<Rare>>,
-}
-
-/// What few attempts have. Out of line, since an attempt is moved often, and more than 256 bytes are moved slowly.
-#[derive(Clone, Default)]
-struct Rare {
-    /// Whether the user was identified; then `typed` is the one before that.
-    is_identified: bool,
-    typed: Option<Box<str>>,
-    /// The access rule that allows the attempt. It is in no counter then.
-    allowed: Option<Allowed>,
-    /// Why the attempt was refused when its user was identified. It has been taken back then, and
-    /// nothing is left to settle.
-    withdrawn: Option<ReserveError>,
-    /// Attempts of other layers with the same token: of the one further out, and of those further in that have
-    /// failed, and noted the blocks that began.
-    others: Option<Box<Within>>,
-}
-
-/// The attempt of another layer with the same limiter, whose token another attempt of the same request has too.
-#[derive(Clone)]
-pub(crate) struct Within {
-    policy: Arc<Policy>,
-    token: Token,
-    caller: Counted<'static>,
-    /// Whether it is further out.
-    is_outer: bool,
-    /// The next one in a list.
-    next: Option<Box<Within>>,
-}
-
-impl Within {
-    pub(crate) const fn token(&self) -> Token {
-        self.token
-    }
-
-    pub(crate) const fn policy(&self) -> &Arc<Policy> {
-        &self.policy
-    }
-
-    /// Leaves those counters out that the attempt further out has too: it may have checked a password.
-    fn retain_own(&self, policy: &Policy, slots: &mut Slots<'_>) {
-        let outer = self.slots(policy);
-        slots.retain(|slot| outer.iter().all(|outer| outer.key != slot.key));
-    }
-
-    fn slots<'s>(&'s self, policy: &'s Policy) -> Slots<'s> {
-        let mut slots = Slots::new();
-        self.caller.push_slots(policy, |_| true, &mut slots);
-        slots
-    }
-}
+pub struct Attempt(Box<Reservation>);
 
 impl Attempt {
     #[inline]
-    pub(crate) fn new(
-        limiter: &LoginLimiter,
-        policy: Arc<Policy>,
-        token: Token,
-        caller: Counted<'_>,
-        standings: Standings,
-        within: Option<Box<Within>>,
-    ) -> Self {
-        Self {
-            limiter: limiter.clone(),
-            token,
-            report: Report::new(policy, &caller, standings),
-            caller: caller.into_owned(),
-            rare: within.map(|within| {
-                Box::new(Rare {
-                    others: Some(within),
-                    ..Rare::default()
-                })
-            }),
-        }
+    pub(crate) fn new(reservation: Reservation) -> Self {
+        Self(Box::new(reservation))
     }
 
-    /// An attempt that an access rule allows, and that is not counted.
-    #[cold]
-    pub(crate) fn allowed(
-        limiter: &LoginLimiter,
-        policy: Arc<Policy>,
-        token: Token,
-        caller: Counted<'_>,
-        allowed: Allowed,
-        within: Option<Box<Within>>,
-    ) -> Self {
-        let standings = Standings::default();
-        let mut attempt = Self::new(limiter, policy, token, caller, standings, within);
-        attempt.rare_mut().allowed = Some(allowed);
-        attempt
+    pub(crate) fn into_reservation(self) -> Reservation {
+        *self.0
     }
 
-    #[inline]
-    fn rare(&self) -> Option<&Rare> {
-        self.rare.as_deref()
-    }
-
-    #[cold]
-    fn rare_mut(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
-    }
-
-    #[inline]
-    fn is_identified(&self) -> bool {
-        self.rare().is_some_and(|rare| rare.is_identified)
+    #[cfg(feature = "server")]
+    pub(crate) fn access(&self) -> Option<&crate::limiter::Allowed> {
+        self.0.access()
     }
 
     /// The client's address.
     pub const fn address(&self) -> IpAddr {
-        self.caller.ip
+        self.0.address()
     }
 
     /// The user as it was typed; `None` if the request names none.
     pub fn user(&self) -> Option<&str> {
-        if let Some(rare) = self.rare().filter(|rare| rare.is_identified) {
-            return rare.typed.as_deref();
-        }
-        let user = self.caller.user.as_ref().map(User::typed);
-        user.filter(|user| !user.is_empty())
+        self.0.user()
     }
 
     /// The user that was [identified](Self::identify), if any.
     pub fn identified(&self) -> Option<&str> {
-        let user = self.caller.user.as_ref().map(User::typed);
-        user.filter(|_| self.is_identified())
-    }
-
-    #[inline]
-    pub(crate) fn access(&self) -> Option<&Allowed> {
-        self.rare()?.allowed.as_ref()
-    }
-
-    pub(crate) fn is_allowed(&self) -> bool {
-        self.access().is_some()
+        self.0.identified()
     }
 
     /// The name of the access rule that allows the attempt, which is not counted then.
     pub fn allowed_by(&self) -> Option<&str> {
-        self.access().map(|allowed| &*allowed.rule)
-    }
-
-    pub(crate) const fn caller(&self) -> &Counted<'static> {
-        &self.caller
-    }
-
-    /// Whether it has the token of an attempt further out.
-    pub(crate) fn is_within(&self) -> bool {
-        self.outer().is_some()
+        self.0.allowed_by()
     }
 
     /// The token that identifies this attempt in the store.
     pub const fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Leaves the attempt in flight, to be settled by [`LoginLimiter::resume`] with this token and the same caller,
-    /// by this process or another one. What is not settled becomes a failure when the lease ends.
-    #[must_use = "an attempt that is not settled becomes a failure"]
-    pub fn detach(self) -> Token {
-        self.limiter.metrics().no_longer_in_flight();
-        self.token
+        self.0.token()
     }
 
     /// How each rule stood when the attempt was admitted, this attempt included.
     pub const fn report(&self) -> &Report {
-        &self.report
-    }
-
-    /// What rules in shadow would have refused, but for those that an attempt further out has found too.
-    #[inline]
-    pub(crate) fn shadowed(&self) -> Vec<Refusal> {
-        if self.report.has_shadowed() && !self.is_withdrawn() {
-            self.own_shadowed()
-        } else {
-            Vec::new()
-        }
-    }
-
-    #[cold]
-    fn own_shadowed(&self) -> Vec<Refusal> {
-        let policy = self.report.policy();
-        let mut own = Slots::new();
-        self.caller.push_slots(policy, |_| true, &mut own);
-        if let Some(outer) = self.outer() {
-            outer.retain_own(policy, &mut own);
-        }
-        let is_own = |refusal: &Refusal| own.iter().any(|slot| slot.key.kind() == refusal.rule());
-        self.report.shadowed().filter(is_own).collect()
-    }
-
-    /// Whether the attempt was refused when its user was identified.
-    #[inline]
-    pub(crate) fn is_withdrawn(&self) -> bool {
-        self.withdrawn().is_some()
-    }
-
-    /// Why the attempt was refused when its user was identified.
-    #[inline]
-    pub(crate) fn withdrawn(&self) -> Option<&ReserveError> {
-        self.rare()?.withdrawn.as_ref()
-    }
-
-    /// Whether the attempt has a user with a name.
-    #[inline]
-    pub(crate) fn has_user(&self) -> bool {
-        (self.caller.user.as_ref()).is_some_and(|user| !user.name.is_empty())
-    }
-
-    /// Whether the attempt counts as the user without a name.
-    pub(crate) fn is_nameless(&self) -> bool {
-        (self.caller.user.as_ref()).is_some_and(|user| user.name.is_empty())
-    }
-
-    /// A second handle to the same attempt. Only one of them may be settled.
-    pub(crate) fn copy(&self) -> Self {
-        Self {
-            limiter: self.limiter.clone(),
-            token: self.token,
-            caller: self.caller.clone(),
-            report: self.report.clone(),
-            rare: self.rare.clone(),
-        }
-    }
-
-    /// For an attempt of the same request in a layer further in.
-    pub(crate) fn share(&self) -> Box<Within> {
-        Box::new(Within {
-            policy: Arc::clone(self.report.policy()),
-            token: self.token,
-            caller: self.caller.clone(),
-            is_outer: true,
-            next: None,
-        })
-    }
-
-    /// Notes that an attempt further in with the same token has failed.
-    pub(crate) fn set_failed_inside(&mut self, mut inner: Box<Within>) {
-        inner.is_outer = false;
-        let others = &mut self.rare_mut().others;
-        inner.next = others.take();
-        *others = Some(inner);
-    }
-
-    fn others(&self) -> impl Iterator<Item = &Within> {
-        let first = self.rare().and_then(|rare| rare.others.as_deref());
-        std::iter::successors(first, |other| other.next.as_deref())
-    }
-
-    /// The attempt further out.
-    fn outer(&self) -> Option<&Within> {
-        self.others().find(|other| other.is_outer)
-    }
-
-    fn outer_mut(&mut self) -> Option<&mut Within> {
-        let mut other = self.rare.as_deref_mut()?.others.as_deref_mut();
-        while let Some(within) = other {
-            if within.is_outer {
-                return Some(within);
-            }
-            other = within.next.as_deref_mut();
-        }
-        None
-    }
-
-    /// The positions of the counters whose blocks an attempt further in has noted.
-    fn noted_inside(&self, policy: &Policy, slots: &Slots<'_>) -> Vec<usize> {
-        let mut noted = Vec::new();
-        for inner in self.others().filter(|other| !other.is_outer) {
-            let inner = inner.slots(policy);
-            let is_shared = |i: &usize| inner.iter().any(|inner| inner.key == slots[*i].key);
-            noted.extend((0..slots.len()).filter(is_shared));
-        }
-        noted
-    }
-
-    /// Whether this attempt has a user with a name, and the one further in has none or another one. Another
-    /// spelling may be another account.
-    pub(crate) fn is_contradicted_by(&self, inner: &Self) -> bool {
-        self.has_user() && inner.caller.user.is_some() && inner.caller.user != self.caller.user
-    }
-
-    /// Takes over the user of an attempt further in, in place of one without a name.
-    pub(crate) fn take_name_of(&mut self, inner: &Self) {
-        let Some(user) = &inner.caller.user else {
-            return;
-        };
-        let policy = self.report.policy();
-        (self.limiter).take_back(policy, self.token, &self.caller, Rule::counts_by_user);
-        self.caller = (self.caller).with_user(policy, user.clone());
-    }
-
-    /// Takes the attempt back, because another attempt of the same request was refused.
-    pub(crate) fn withdraw(&mut self, error: &ReserveError) {
-        if !self.is_withdrawn() {
-            let policy = self.report.policy();
-            if !self.is_allowed() {
-                (self.limiter).take_back(policy, self.token, &self.caller, |_| true);
-            }
-            self.rare_mut().withdrawn = Some(error.clone());
-        }
+        self.0.report()
     }
 
     /// Names the user of this attempt and reserves it under the rules by user as well. If one of them
@@ -412,129 +147,15 @@ impl Attempt {
     /// rule does, now or in an earlier call; [`ReserveError::Store`] if the store can't decide, in which case no
     /// password must be checked: the attempt counts under the rules without a user.
     pub async fn identify(&mut self, user: &str) -> Result<(), ReserveError> {
-        if let Some(error) = self.withdrawn() {
-            return Err(error.clone());
-        }
-        let limiter = self.limiter.clone();
-        let user = limiter.user(user).into_owned();
-        let policy = Arc::clone(self.report.policy());
-        // The attempt further out was identified first.
-        if let Some(outer) = self.outer_mut() {
-            outer.caller = outer.caller.with_user(&policy, user.clone());
-        }
-        let query = AccessQuery::new().with_address(self.caller.ip);
-        let access = limiter.in_force().access(&query.with_user(&user.name));
-        match access {
-            Access::Limited => {}
-            Access::Allowed(allowed) => {
-                let is_new = self.allowed_by() != Some(&allowed.rule);
-                if !self.is_allowed() {
-                    limiter.take_back(&policy, self.token, &self.caller, |_| true);
-                }
-                self.set_user(user);
-                if is_new && !self.is_within() {
-                    let access = Access::Allowed(allowed.clone());
-                    limiter.note_access(&self.caller, self.token, &access);
-                }
-                self.rare_mut().allowed = Some(allowed);
-                return Ok(());
-            }
-            Access::Denied(denied) => {
-                let error = ReserveError::Denied(denied.clone());
-                self.withdraw(&error);
-                self.set_user(user);
-                if !self.is_within() {
-                    limiter.note_access(&self.caller, self.token, &Access::Denied(denied));
-                }
-                return Err(error);
-            }
-        }
-        let is_allowed = (self.access()).is_some_and(|allowed| allowed.for_every_user);
-        let known = self.caller.user.as_ref();
-        let is_known = known.is_some_and(|known| {
-            // From the normal form to another spelling, it is reserved once more: from then on, no success in
-            // the normal form takes it back.
-            known.name == user.name && (known.spelling.is_some() || user.spelling.is_none())
-        });
-        if is_allowed || is_known {
-            // It fails or succeeds in the spelling of the account.
-            self.set_user(user);
-            return Ok(());
-        }
-        self.count_as(user).await
+        self.0.identify(user).await
     }
 
-    /// Reserves the attempt for this user, under the rules by user or, if it was not counted before, under all.
-    async fn count_as(&mut self, user: User<'static>) -> Result<(), ReserveError> {
-        let limiter = self.limiter.clone();
-        let (policy, store) = (Arc::clone(self.report.policy()), limiter.store());
-        let was_counted = !self.is_allowed();
-        let known = self.caller.user.as_ref();
-        let is_known = was_counted && known.is_some_and(|known| known.name == user.name);
-        let caller = self.caller.with_user(&policy, user.clone());
-        let mut slots = Slots::new();
-        let is_new: fn(&Rule) -> bool = if was_counted {
-            Rule::counts_by_user
-        } else {
-            |_| true
-        };
-        caller.push_slots(&policy, is_new, &mut slots);
-        let (count, reserve) = (
-            slots.len(),
-            store.reserve(self.token, policy.lease(), &slots),
-        );
-        let reserve = limiter.measured(StoreCall::Reserve, reserve);
-        drop(slots);
-        let standings = match reserve.at_once() {
-            Ok(standings) => standings?,
-            // Nothing is taken back if this is dropped: the counters held the attempt before.
-            Err(call) if is_known => call.await?,
-            Err(call) => {
-                let policy = Arc::clone(&policy);
-                let caller = caller.clone();
-                AttemptFuture::identify(&limiter, policy, self.token, caller, is_new, call).await?
-            }
-        };
-        let standings = standings.complete(count)?;
-        let report = if was_counted {
-            self.report.with_user_rules(caller.scope(), &standings)
-        } else {
-            Report::new(Arc::clone(&policy), &caller, standings)
-        };
-        let refusal = report.refusal();
-
-        // If this fails, what is not taken back becomes a failure when the lease ends: one too many,
-        // never one too few.
-        let mut stale = Slots::new();
-        let is_stale =
-            |rule: &Rule| was_counted && (refusal.is_some() || !is_known && rule.counts_by_user());
-        self.caller.push_slots(&policy, is_stale, &mut stale);
-        if !stale.is_empty() {
-            let canceled = Settlement::Canceled;
-            let _ = (store.settle(&[self.token], canceled, &stale, Duration::ZERO)).await;
-        }
-        drop(stale);
-        self.set_user(user);
-        if let Some(refusal) = refusal {
-            limiter.note_refused(&self.caller, &refusal);
-            let error = ReserveError::Refused(refusal);
-            self.rare_mut().withdrawn = Some(error.clone());
-            return Err(error);
-        }
-        self.report = report;
-        self.rare_mut().allowed = None;
-        Ok(())
-    }
-
-    /// Replaces the user, and keeps the one that was typed.
-    fn set_user(&mut self, user: User<'static>) {
-        if !self.is_identified() {
-            let typed = self.caller.user.as_ref().map(User::typed);
-            let typed = typed.filter(|typed| !typed.is_empty()).map(Box::from);
-            let rare = self.rare_mut();
-            (rare.is_identified, rare.typed) = (true, typed);
-        }
-        self.caller = (self.caller).with_user(self.report.policy(), user);
+    /// Leaves the attempt in flight, to be settled by [`LoginLimiter::resume`] with this token and the same caller,
+    /// by this process or another one. What is not settled becomes a failure when the lease ends.
+    #[must_use = "an attempt that is not settled becomes a failure"]
+    pub fn detach(self) -> Token {
+        self.0.limiter().metrics().no_longer_in_flight();
+        self.token()
     }
 
     /// Ends the attempt with this outcome.
@@ -544,73 +165,12 @@ impl Attempt {
     /// The store failed, and whether it has written the outcome is unknown. If it has not, the attempt
     /// becomes a failure when its lease ends.
     pub fn settle(self, outcome: Outcome) -> AttemptFuture<Result<(), StoreError>> {
-        AttemptFuture::settle(&self.limiter, self.write_outcome(outcome, false))
-    }
-
-    /// Settles by reference: an attempt is large to move. Must be called once. `is_reported` tells that an attempt
-    /// of the same request has reported the outcome to observers.
-    #[inline]
-    pub(crate) fn write_outcome(&self, outcome: Outcome, is_reported: bool) -> StoreFuture<()> {
-        let is_withdrawn = self.is_withdrawn();
-        (self.limiter).note_settled(self, outcome, is_reported || is_withdrawn);
-        if is_withdrawn || self.is_allowed() {
-            return StoreFuture::ready(Ok(()));
-        }
-        let Self {
-            limiter,
-            token,
-            caller,
-            ..
-        } = self;
-        let (policy, store) = (self.report.policy(), limiter.store());
-        // Without a name it may be any account's, so its success takes back nothing but itself.
-        if outcome == Outcome::Success && !self.is_nameless() {
-            let succeeded = |mains| Settlement::Succeeded { mains };
-            let by = Some(LiftedBy::Success);
-            let cleaned_up = limiter.clean_up(policy, caller, &[*token], succeeded, by);
-            let (Some(keep), Some(user)) = (policy.known_addresses(), &caller.user) else {
-                return cleaned_up;
-            };
-            let remembered = store.remember(&user.known_addresses(), caller.address, keep);
-            let remembered = limiter.measured(StoreCall::Remember, remembered);
-            return StoreFuture::all(vec![cleaned_up, remembered]);
-        }
-        let mut slots = Slots::new();
-        caller.push_slots(policy, |_| true, &mut slots);
-        let settlement = match outcome {
-            Outcome::Failure | Outcome::UnknownUser => Settlement::Failed,
-            _ => Settlement::Canceled,
-        };
-        if let (Settlement::Canceled, Some(outer)) = (settlement, self.outer()) {
-            outer.retain_own(policy, &mut slots);
-        }
-        let settled = store.settle(&[*token], settlement, &slots, Duration::ZERO);
-        // Settling a failure again reports its block again.
-        let noted = self.noted_inside(policy, &slots);
-        let settled = limiter.measured(StoreCall::Settle, settled);
-        drop(slots);
-        match settled.at_once() {
-            Ok(settled) => StoreFuture::ready(settled.map(|settled| {
-                limiter.note_blocks(policy, (caller, *token), &settled, &noted);
-            })),
-            Err(settled) => {
-                let (limiter, policy) = (limiter.clone(), Arc::clone(policy));
-                let (caller, token) = (caller.clone(), *token);
-                settled.map_ok(move |settled| {
-                    limiter.note_blocks(&policy, (&caller, token), &settled, &noted);
-                })
-            }
-        }
+        AttemptFuture::settle(self.0.limiter(), self.0.write_outcome(outcome, false))
     }
 }
 
-/// Shows neither the user nor the values: logs must not name people.
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempt")
-            .field("token", &self.token)
-            .field("address", &self.caller.address)
-            .field("report", &self.report)
-            .finish_non_exhaustive()
+        self.0.fmt(f)
     }
 }

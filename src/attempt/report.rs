@@ -6,7 +6,7 @@ use super::{Counted, Refusal};
 use crate::{
     Limit, Period, Policy, Rule,
     algorithm::{Algorithm, Standing, State},
-    policy::Naming,
+    policy::Scope,
     store::Standings,
 };
 
@@ -51,7 +51,9 @@ impl Report {
 
     /// The rules that apply, and how they stand.
     pub fn iter(&self) -> impl Iterator<Item = (&Rule, Standing)> {
-        applying(&self.policy, self.scope).zip(self.standings.iter().copied())
+        self.policy
+            .applying(self.scope)
+            .zip(self.standings.iter().copied())
     }
 
     /// How the rule of this name stands, if it applies.
@@ -114,7 +116,7 @@ impl Report {
     /// The same report with these standings for the rules by user, which apply in this scope.
     pub(super) fn with_user_rules(&self, scope: Scope, by_user: &Standings) -> Self {
         let (mut own, mut by_user) = (self.iter().peekable(), by_user.iter());
-        let standings = applying(&self.policy, scope).filter_map(|rule| {
+        let standings = self.policy.applying(scope).filter_map(|rule| {
             let own = own.next_if(|(known, _)| std::ptr::eq(*known, rule));
             if rule.counts_by_user() {
                 by_user.next().copied()
@@ -166,52 +168,13 @@ pub(crate) fn block_after(limit: &Limit, standing: Standing) -> Period {
     }
 }
 
-/// The rules that are enabled and apply, in the policy's order.
-#[inline]
-pub(crate) fn applying(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Rule> {
-    let rules = policy.rules().iter();
-    rules.filter(move |rule| scope.includes(rule))
-}
-
-/// What of a caller decides which rules apply.
-#[derive(Clone, Copy)]
-pub(crate) struct Scope {
-    pub(super) user: Naming,
-    /// How many bits of an IPv6 address count; 0 for IPv4.
-    pub(super) ipv6_prefix: u8,
-    pub(super) is_second_factor: bool,
-}
-
-impl Scope {
-    /// Whether a rule is enabled and applies.
-    #[inline]
-    pub(super) const fn includes(self, rule: &Rule) -> bool {
-        let has_network = match rule.network() {
-            Some(bits) => bits < self.ipv6_prefix,
-            None => true,
-        };
-        rule.is_enabled()
-            && has_network
-            && self.user as u8 >= rule.least_user() as u8
-            && (self.is_second_factor || !rule.is_of_second_factor())
-    }
-
-    /// The same without a user.
-    pub(crate) const fn without_user(self) -> Self {
-        Self {
-            user: Naming::None,
-            ..self
-        }
-    }
-}
-
 /// The refusal that a [`Report`] with these standings contains.
 #[inline]
 pub(crate) fn refusal_of(policy: &Policy, scope: Scope, standings: &Standings) -> Option<Refusal> {
     if standings.admitted() {
         return None;
     }
-    let all = applying(policy, scope).zip(&**standings);
+    let all = policy.applying(scope).zip(&**standings);
     let refusing = all.filter(|(_, standing)| standing.refuses());
     let (rule, standing) = refusing.max_by_key(|(_, standing)| standing.state)?;
     Refusal::new(rule.shared_name(), *standing)

@@ -96,8 +96,11 @@ impl Observers {
 #[inline(never)]
 fn push(queues: &[Arc<Closing>], event: Event) {
     let event = Arc::new(event);
-    for queue in queues {
-        queue.0.push(&event);
+    if let [others @ .., last] = queues {
+        for queue in others {
+            queue.0.push(Arc::clone(&event));
+        }
+        last.0.push(event);
     }
 }
 

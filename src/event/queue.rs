@@ -76,7 +76,7 @@ impl Queue {
     }
 
     /// Adds an event, or counts it as dropped. Never waits for the observer.
-    pub(super) fn push(&self, event: &Arc<Event>) {
+    pub(super) fn push(&self, event: Arc<Event>) {
         self.dropped_metric.register();
         let mut state = self.lock();
         // Clients cause these at will, and must not push out what an operator has to know.
@@ -91,7 +91,7 @@ impl Queue {
             self.dropped_metric.increment();
             return;
         }
-        state.events.push_back(Arc::clone(event));
+        state.events.push_back(event);
         state.accepted += 1;
         // A consumer that gathers is woken only when events would soon be dropped.
         let is_filling = state.events.len() == CAPACITY / 4;

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     Attempt, AttemptFuture, Caller, MaybeReady, Outcome, ReserveError,
     access::AccessQuery,
-    attempt::{Counted, User},
+    attempt::{Counted, User, Within},
     events,
     extract::{ExtractError, Extracted, ReadBody, value},
     limiter::{Access, InForce, KnownBlock},
@@ -215,7 +215,7 @@ impl Config {
             },
             // A blocked client may send what does not count.
             UserSource::Body(_) if self.body_filter.is_some() => {
-                match self.limiter.access(&in_force, query(&caller, parts), None) {
+                match (self.limiter).access(&in_force, query(&in_force, &caller, parts), None) {
                     denied @ Access::Denied(_) => self.denied(denied, caller, parts),
                     _ => Step::Wait(Wait::Body(caller, Deadline::default())),
                 }
@@ -233,7 +233,7 @@ impl Config {
         parts: &mut Parts,
     ) -> Step {
         let in_force = self.limiter.in_force();
-        match self.limiter.access(&in_force, query(&caller, parts), None) {
+        match (self.limiter).access(&in_force, query(&in_force, &caller, parts), None) {
             // No rule can lift it.
             denied @ Access::Denied(_) => return self.denied(denied, caller, parts),
             // Unless the user is denied, which is not known yet.
@@ -249,9 +249,16 @@ impl Config {
             // Reserving is answered from the cache if that is fresh, and else revalidates it.
             KnownBlock::Cached => {
                 let limited = Access::Limited;
-                let decided =
-                    (self.limiter).decide(&in_force, caller.clone(), limited, None, denial);
-                let attempt = Box::new(AttemptFuture::reserve(&self.limiter, decided));
+                let decided = (self.limiter).decide(
+                    &in_force,
+                    caller.clone(),
+                    limited,
+                    None,
+                    Attempt::new,
+                    denial,
+                );
+                let call = decided.map_or_else(|call| call, MaybeReady::ready);
+                let attempt = Box::new(AttemptFuture::reserve(&self.limiter, call));
                 Step::Wait(Wait::Precheck(attempt, user, caller))
             }
         }
@@ -265,11 +272,7 @@ impl Config {
         parts: &mut Parts,
     ) -> Step {
         let in_force = self.limiter.in_force();
-        let decided = (self.limiter).decide(&in_force, caller, denied, None, denial);
-        match decided.at_once() {
-            Ok(attempt) => self.reserved(attempt, parts),
-            Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
-        }
+        self.decide(&in_force, caller, denied, None, parts)
     }
 
     fn prechecked(
@@ -373,26 +376,41 @@ impl Config {
         let access = if in_force.access.is_empty() {
             Access::Limited
         } else {
-            (self.limiter).access(in_force, query(&caller, parts), caller.user.as_deref())
+            let query = query(in_force, &caller, parts);
+            (self.limiter).access(in_force, query, caller.user.as_deref())
         };
-        let decided = (self.limiter).decide(in_force, caller, access, within, denial);
-        match decided.at_once() {
-            Ok(attempt) => self.reserved(attempt, parts),
+        self.decide(in_force, caller, access, within, parts)
+    }
+
+    #[inline]
+    fn decide(
+        self: &Arc<Self>,
+        in_force: &InForce,
+        caller: Caller<'static>,
+        access: Access,
+        within: Option<Box<Within>>,
+        parts: &mut Parts,
+    ) -> Step {
+        let admit = |reservation| LoginAttempt::new(self, State::Reserved(reservation));
+        match (self.limiter).decide(in_force, caller, access, within, admit, denial) {
+            Ok(Ok(attempt)) => self.run(attempt, parts),
+            Ok(Err(denial)) => self.deny(denial, parts),
             Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
         }
     }
 
-    #[inline]
     fn reserved(self: &Arc<Self>, attempt: Reserved, parts: &mut Parts) -> Step {
         match attempt {
-            Ok(attempt) => self.run(State::Reserved(attempt), parts),
+            Ok(attempt) => {
+                let state = State::Reserved(attempt.into_reservation());
+                self.run(LoginAttempt::new(self, state), parts)
+            }
             Err(denial) => self.deny(denial, parts),
         }
     }
 
     #[inline]
-    fn run(self: &Arc<Self>, state: State, parts: &mut Parts) -> Step {
-        let attempt = LoginAttempt::new(self, state);
+    fn run(self: &Arc<Self>, attempt: LoginAttempt, parts: &mut Parts) -> Step {
         if let Some(outer) = parts.extensions.insert(attempt.handle()) {
             attempt.set_outer(outer);
         }
@@ -402,7 +420,7 @@ impl Config {
     fn deny(self: &Arc<Self>, denial: Denial, parts: &mut Parts) -> Step {
         events::denied(&denial, &self.notices.samples, self.shadow);
         if self.shadow {
-            return self.run(State::Shadowed(denial), parts);
+            return self.run(LoginAttempt::new(self, State::Shadowed(denial)), parts);
         }
         let mut response = self.responder.respond(&denial, parts);
         if self.rate_limit_fields
@@ -430,10 +448,12 @@ fn denial(error: ReserveError, caller: Counted<'_>) -> Denial {
 
 /// What access rules compare, but for the user.
 #[inline]
-fn query<'a>(caller: &Caller<'_>, parts: &'a Parts) -> AccessQuery<'a> {
-    let query = AccessQuery::new()
-        .with_address(caller.address)
-        .with_path(value::sent_path(parts));
+fn query<'a>(in_force: &InForce, caller: &Caller<'_>, parts: &'a Parts) -> AccessQuery<'a> {
+    let query = AccessQuery::new().with_address(caller.address);
+    if !in_force.access.compares_requests() {
+        return query;
+    }
+    let query = query.with_path(value::sent_path(parts));
     match parts.headers.get(http::header::USER_AGENT) {
         Some(agent) => query.with_user_agent(agent.as_bytes()),
         None => query,

@@ -7,9 +7,7 @@ use super::{
     classify::{ByStatus, Classify, FailureByDefault},
 };
 use crate::{
-    AttemptFuture, Outcome,
-    attempt::InFlight,
-    events,
+    AttemptFuture, Outcome, events,
     response::{Denial, RateLimitFields},
     store::{StoreError, StoreFuture},
 };
@@ -24,7 +22,6 @@ pub(super) struct Guard {
     /// The outcome if the guard is dropped and the handler has recorded none.
     default_outcome: Outcome,
     is_settled: bool,
-    _in_flight: InFlight,
 }
 
 /// How far an attempt has come when the inner service has responded.
@@ -47,8 +44,8 @@ pub(super) type Settling = AttemptFuture<Result<(), StoreError>>;
 impl Guard {
     #[inline]
     pub(super) fn new(attempt: LoginAttempt, method: Method) -> Self {
+        attempt.config().limiter.tracker().add();
         Self {
-            _in_flight: attempt.config().limiter.track(),
             attempt,
             method,
             default_outcome: Outcome::Failure,
@@ -232,5 +229,6 @@ impl Drop for Guard {
             // Dropping the future has a task complete it.
             drop(self.written(settled));
         }
+        self.attempt.config().limiter.tracker().remove();
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 use crate::{
     AttemptId, Limit, Policy, Rule, Token,
     algorithm::{Standing, State},
-    attempt::{Counted, Slots, applying},
+    attempt::{Counted, Slots},
     event::{CountedAttempt, Event, What},
     events,
     metrics::Metrics,
@@ -61,7 +61,7 @@ impl LoginLimiter {
     ) {
         let mut slots = Slots::new();
         caller.push_slots(policy, |_| true, &mut slots);
-        let counters: Vec<_> = applying(policy, caller.scope()).zip(&slots).collect();
+        let counters: Vec<_> = policy.applying(caller.scope()).zip(&slots).collect();
         let began = settled.began.iter();
         for (position, standing) in began.filter(|(position, _)| !noted.contains(position)) {
             if let Some((rule, slot)) = counters.get(*position) {

@@ -33,7 +33,7 @@ use crate::{
     Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, PolicyError, Reason, Refusal,
     Report, Rule, Token,
     access::{AccessDenied, AccessQuery, AccessRules},
-    attempt::{Counted, InFlight, Slots, Tracker, User, Within, refusal_of},
+    attempt::{Counted, InFlight, Reservation, Slots, Tracker, User, Within, refusal_of},
     event::LiftedBy,
     metrics::{Metrics, StoreCall},
     normalize,
@@ -267,8 +267,10 @@ impl LoginLimiter {
     ) -> AttemptFuture<Result<Attempt, ReserveError>> {
         let (caller, in_force) = (caller.into(), self.in_force());
         let access = self.access_of(&in_force, &caller);
-        let decided = self.decide_with(token, &in_force, caller, access, None, |error, _| error);
-        AttemptFuture::reserve(self, decided)
+        let token = (token, None);
+        let reject = |error, _: Counted<'_>| error;
+        let decided = self.decide_with(token, &in_force, caller, access, Attempt::new, reject);
+        AttemptFuture::reserve(self, decided.map_or_else(|call| call, MaybeReady::ready))
     }
 
     /// The attempt that was reserved with this token for this caller, here or by another process with the same store,
@@ -281,14 +283,16 @@ impl LoginLimiter {
     /// but a failure: to report an outcome once is up to the caller.
     pub fn resume<'a>(&self, token: Token, caller: impl Into<Caller<'a>>) -> Attempt {
         let (policy, caller) = self.resumed(caller.into());
-        Attempt::new(self, policy, token, caller, Standings::default(), None)
+        let standings = Standings::default();
+        let reservation = Reservation::new(self, policy, token, caller, standings, None);
+        Attempt::new(reservation)
     }
 
     /// As [`resume`](Self::resume), for an attempt that this access rule has allowed.
     #[cfg(feature = "server")]
     pub(crate) fn resume_allowed(&self, token: Token, caller: Caller<'_>, by: Allowed) -> Attempt {
         let (policy, caller) = self.resumed(caller);
-        Attempt::allowed(self, policy, token, caller, by, None)
+        Attempt::new(Reservation::allowed(self, policy, token, caller, by, None))
     }
 
     fn resumed<'a>(&self, caller: Caller<'a>) -> (Arc<Policy>, Counted<'a>) {
@@ -327,28 +331,29 @@ impl LoginLimiter {
     /// Reserves an attempt, with a plain future: dropping that one may leave a failure behind. Within another
     /// attempt of the same request, it has the token of that one, and counters that both have count it once.
     #[inline]
-    pub(crate) fn decide<E: Send + 'static>(
+    pub(crate) fn decide<A, E: Send + 'static>(
         &self,
         in_force: &InForce,
         caller: Caller<'_>,
         access: Access,
         within: Option<Box<Within>>,
+        admit: impl FnOnce(Reservation) -> A,
         reject: fn(ReserveError, Counted<'_>) -> E,
-    ) -> MaybeReady<Result<Attempt, E>> {
+    ) -> Decided<A, E> {
         let token = (within.as_ref()).map_or_else(Token::new, |outer| outer.token());
-        self.decide_with(token, in_force, caller, access, within, reject)
+        self.decide_with((token, within), in_force, caller, access, admit, reject)
     }
 
     #[inline]
-    fn decide_with<E: Send + 'static>(
+    fn decide_with<A, E: Send + 'static>(
         &self,
-        token: Token,
+        (token, within): (Token, Option<Box<Within>>),
         in_force: &InForce,
         caller: Caller<'_>,
         access: Access,
-        within: Option<Box<Within>>,
+        admit: impl FnOnce(Reservation) -> A,
         reject: fn(ReserveError, Counted<'_>) -> E,
-    ) -> MaybeReady<Result<Attempt, E>> {
+    ) -> Decided<A, E> {
         // One login is decided under one policy.
         let policy = match &within {
             Some(outer) => outer.policy(),
@@ -366,11 +371,11 @@ impl LoginLimiter {
                     self.metrics().admitted();
                 }
                 let policy = Arc::clone(policy);
-                let attempt = Attempt::allowed(self, policy, token, caller, allowed, within);
-                return MaybeReady::ready(Ok(attempt));
+                let allowed = Reservation::allowed(self, policy, token, caller, allowed, within);
+                return Ok(Ok(admit(allowed)));
             }
             Access::Denied(denied) => {
-                return MaybeReady::ready(Err(reject(ReserveError::Denied(denied), caller)));
+                return Ok(Err(reject(ReserveError::Denied(denied), caller)));
             }
         }
         let mut slots = Slots::new();
@@ -381,14 +386,16 @@ impl LoginLimiter {
         drop(slots);
         match standings.at_once() {
             // The refusal comes first: refused callers must not cost a copy of their name.
-            Ok(standings) => MaybeReady::ready(
+            Ok(standings) => Ok(
                 match self.reserved(policy, token, &caller, standings, count) {
                     Ok(standings) => {
                         if within.is_none() {
                             self.metrics().admitted();
                         }
                         let policy = Arc::clone(policy);
-                        Ok(Attempt::new(self, policy, token, caller, standings, within))
+                        let reservation =
+                            Reservation::new(self, policy, token, caller, standings, within);
+                        Ok(admit(reservation))
                     }
                     Err(error) => Err(reject(error, caller)),
                 },
@@ -396,20 +403,20 @@ impl LoginLimiter {
             Err(standings) => {
                 let (limiter, caller) = (self.clone(), caller.into_owned());
                 let policy = Arc::clone(policy);
-                MaybeReady::pending(async move {
+                Err(MaybeReady::pending(async move {
                     let standings = standings.await;
                     match limiter.reserved(&policy, token, &caller, standings, count) {
                         Ok(standings) => {
                             if within.is_none() {
                                 limiter.metrics().admitted();
                             }
-                            Ok(Attempt::new(
+                            Ok(Attempt::new(Reservation::new(
                                 &limiter, policy, token, caller, standings, within,
-                            ))
+                            )))
                         }
                         Err(error) => Err(reject(error, caller)),
                     }
-                })
+                }))
             }
         }
     }
@@ -649,7 +656,13 @@ impl LoginLimiter {
     /// Marks something that [`all_settled`](Self::all_settled) waits for.
     #[inline]
     pub(crate) fn track(&self) -> InFlight {
-        self.shared.tracker.begin()
+        self.tracker().begin()
+    }
+
+    /// What [`all_settled`](Self::all_settled) waits for.
+    #[inline]
+    pub(crate) fn tracker(&self) -> &Tracker {
+        &self.shared.tracker
     }
 
     pub(crate) fn set_guards_second_factor(&self) {
@@ -770,6 +783,9 @@ impl fmt::Debug for LoginLimiter {
             .finish_non_exhaustive()
     }
 }
+
+/// What `admit` made of the attempt, or why there is none; the future of it if the store has to be waited for.
+pub(crate) type Decided<A, E> = Result<Result<A, E>, MaybeReady<Result<Attempt, E>>>;
 
 /// What is known of a block without I/O.
 pub(crate) enum KnownBlock {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{Access, LoginLimiter};
 use crate::{
-    Attempt, Outcome, Refusal, ReserveError, Token,
+    Outcome, Refusal, ReserveError, Token,
     access::Action,
-    attempt::{Counted, User},
+    attempt::{Counted, Reservation, User},
     event::{Event, EventUser, Observe, ObserverStatus, UserDisplay, What, observers::Observers},
     insight::Insight,
     metrics::{Metrics, StoreCall},
@@ -247,7 +247,7 @@ impl LoginLimiter {
 
     /// An attempt that was admitted ends, unless a layer further in has reported that.
     #[inline]
-    pub(crate) fn note_settled(&self, attempt: &Attempt, outcome: Outcome, is_reported: bool) {
+    pub(crate) fn note_settled(&self, attempt: &Reservation, outcome: Outcome, is_reported: bool) {
         // Of attempts that share a token, the outermost was counted as admitted.
         if !attempt.is_within() {
             self.metrics().no_longer_in_flight();
@@ -265,11 +265,13 @@ impl LoginLimiter {
                 outcome,
                 second_factor: caller.is_second_factor,
             };
-            let mut event = self.event(what, caller).with_attempt(attempt.token());
-            if let (Some(typed), Some(user)) = (attempt.user(), &caller.user) {
-                event.user = self.shown_user(typed, &user.name);
-            }
-            event
+            let user = caller.user.as_ref();
+            let typed = attempt.user().or(user.map(User::typed));
+            let shown = typed.zip(user);
+            Event::new(what)
+                .with_address(caller.address)
+                .with_user(shown.and_then(|(typed, user)| self.shown_user(typed, &user.name)))
+                .with_attempt(attempt.token())
         });
     }
 

@@ -5,12 +5,13 @@ mod known_addresses;
 mod limit;
 mod period;
 mod rule;
+mod scope;
 #[cfg(feature = "serde")]
 mod serde;
 mod standard;
 mod words;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use crate::{
     Limit,
@@ -24,6 +25,7 @@ pub use limit::{BackoffBuilder, LimitBuilder};
 pub use period::{ParsePeriodError, Period};
 pub(crate) use rule::{Naming, Subject, check_name};
 pub use rule::{Part, Rule};
+pub(crate) use scope::{Applying, Scope};
 pub use standard::{Finding, Standard};
 
 const DAY: Millis = 24 * 60 * 60 * 1000;
@@ -87,10 +89,14 @@ const DAY: Millis = 24 * 60 * 60 * 1000;
 /// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[must_use = "a policy does nothing until it is given to a limiter"]
 pub struct Policy {
     rules: Vec<Rule>,
+    /// By scope. Follows from the other fields.
+    applying: Vec<Applying>,
+    /// Whether a rule has a [joined](Subject::Joined) subject. Follows from the rules.
+    has_joined: bool,
     lease: Duration,
     ipv6_prefix: u8,
     known_addresses: Option<KnownAddresses>,
@@ -103,7 +109,7 @@ impl Policy {
     ///
     /// If two rules have the same name.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, PolicyError> {
-        let mut policy = Self::empty();
+        let mut policy = Self::of(Vec::new());
         for rule in rules {
             if policy.rule(rule.name()).is_some() {
                 return Err(PolicyError::new(
@@ -130,13 +136,25 @@ impl Policy {
             .with_rule(second_factor().exempting(true))
     }
 
-    const fn empty() -> Self {
-        Self {
-            rules: Vec::new(),
+    /// The default settings with these rules.
+    fn of(rules: Vec<Rule>) -> Self {
+        let policy = Self {
+            rules,
+            applying: Vec::new(),
+            has_joined: false,
             lease: Duration::from_secs(30),
             ipv6_prefix: 64,
             known_addresses: None,
-        }
+        };
+        policy.compiled()
+    }
+
+    /// The same policy after a change of its rules, or of what decides which of them apply.
+    fn compiled(mut self) -> Self {
+        self.applying = Applying::of(&self);
+        let joins = |rule: &Rule| rule.subject() == Subject::Joined;
+        self.has_joined = self.rules.iter().any(joins);
+        self
     }
 
     /// Sets the limit of the rule [`Rule::ADDRESS`], which counts by address. Adds the rule if it is
@@ -216,7 +234,7 @@ impl Policy {
             Some(old) => *old = rule,
             None => self.rules.push(rule),
         }
-        self
+        self.compiled()
     }
 
     /// Enables or disables a rule, keeping its limit.
@@ -278,7 +296,7 @@ impl Policy {
             return Err(PolicyError::new("ipv6_prefix", reason));
         }
         self.ipv6_prefix = bits;
-        Ok(self)
+        Ok(self.compiled())
     }
 
     /// Keeps the address of each successful login. Off unless set or needed by a rule, as it costs one more
@@ -297,6 +315,11 @@ impl Policy {
     pub(crate) fn counts_by_value(&self, name: &str) -> bool {
         let mut parts = self.rules.iter().flat_map(Rule::parts);
         parts.any(|part| matches!(part, Part::Value(value) if **value == *name))
+    }
+
+    /// Whether the subject of a rule has to be joined for each attempt.
+    pub(crate) const fn has_joined(&self) -> bool {
+        self.has_joined
     }
 
     /// The rule of this name.
@@ -327,16 +350,24 @@ impl Policy {
 impl Default for Policy {
     fn default() -> Self {
         let pair = [Part::User, Part::Address];
-        Self {
-            rules: vec![
-                Rule::of(Rule::ADDRESS, [Part::Address], a_day(25, Some(7 * DAY))),
-                Rule::of(Rule::NETWORK_56, [Part::Network(56)], a_day(100, None)),
-                Rule::of(Rule::NETWORK_48, [Part::Network(48)], a_day(400, None)),
-                Rule::of(Rule::USER_ADDRESS, pair, a_day(5, Some(DAY))),
-                second_factor(),
-            ],
-            ..Self::empty()
-        }
+        Self::of(vec![
+            Rule::of(Rule::ADDRESS, [Part::Address], a_day(25, Some(7 * DAY))),
+            Rule::of(Rule::NETWORK_56, [Part::Network(56)], a_day(100, None)),
+            Rule::of(Rule::NETWORK_48, [Part::Network(48)], a_day(400, None)),
+            Rule::of(Rule::USER_ADDRESS, pair, a_day(5, Some(DAY))),
+            second_factor(),
+        ])
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("rules", &self.rules)
+            .field("lease", &self.lease)
+            .field("ipv6_prefix", &self.ipv6_prefix)
+            .field("known_addresses", &self.known_addresses)
+            .finish()
     }
 }
 

@@ -44,19 +44,22 @@ const PAIRS: usize = 8;
 pub(crate) struct Fingerprint {
     /// Unique to the key. A hash: every bit is uniform.
     pub(crate) id: u64,
+    pub(crate) place: Place,
+}
+
+/// Where the entry of a key is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
     /// The same for all keys of one address.
     pub(crate) shard: u8,
     /// The same for all keys of one network that may be a single client: an IPv4 /24 or an IPv6 /48.
     pub(crate) network: u16,
 }
 
-/// The sum over some parts of a name.
+/// The sum over some parts of a name: its lower and its upper half, since attempts contain digests, and are smaller
+/// without a `u128`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Digest {
-    sum: u128,
-    /// The shard and the network of the address, if it is one of the parts and not none.
-    place: Option<(u8, u16)>,
-}
+pub(crate) struct Digest([u64; 2]);
 
 struct Secrets {
     address: [u64; 4],
@@ -94,31 +97,15 @@ impl Digest {
         };
         let [k0, k1, k2, k3] = secrets.address;
         let shape = family << 8 | u64::from(prefix);
-        Self {
-            sum: product([k0, k1], shape.into()).wrapping_add(product([k2, k3], bits)),
-            // The only place that decides which shard an address is in. It depends on a secret, so an
-            // attacker can't choose addresses of one shard.
-            place: address.map(|address| {
-                let IpAddr::V6(tag) = address.tag().ip() else {
-                    // Addresses of one /24 are in different shards, so that they do not wait for each other.
-                    let of_network = mix(&secrets.shard, bits | 0xff);
-                    return (shard(mix(&secrets.shard, bits)), network(of_network));
-                };
-                let hash = mix(&secrets.shard, tag.to_bits());
-                (shard(hash), network(hash))
-            }),
-        }
+        Self::new(product([k0, k1], shape.into()).wrapping_add(product([k2, k3], bits)))
     }
 
     /// In place of an address, where a subject in this spelling has a key of its own.
     pub(crate) fn of_spelling(spelling: &[u8]) -> Self {
         let [k0, k1, k2, k3] = SECRETS.address;
-        let id = Self::of_subject(spelling).finish().id;
-        Self {
-            // No address has the shape 1.
-            sum: product([k0, k1], 1).wrapping_add(product([k2, k3], id.into())),
-            place: None,
-        }
+        let id = Self::of_subject(spelling).id();
+        // No address has the shape 1.
+        Self::new(product([k0, k1], 1).wrapping_add(product([k2, k3], id.into())))
     }
 
     pub(crate) fn of_kind(kind: &str) -> Self {
@@ -149,37 +136,64 @@ impl Digest {
                 sum = add(sum, u128::from_le_bytes(pair));
             }
         }
-        Self { sum, place: None }
+        Self::new(sum)
+    }
+
+    #[inline]
+    const fn new(sum: u128) -> Self {
+        Self([sum as u64, (sum >> 64) as u64])
+    }
+
+    #[inline]
+    const fn sum(self) -> u128 {
+        (self.0[1] as u128) << 64 | self.0[0] as u128
     }
 
     /// The digest of the parts of both.
     #[inline]
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            sum: self.sum.wrapping_add(other.sum),
-            place: self.place.or(other.place),
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self::new(self.sum().wrapping_add(other.sum()))
+    }
+
+    /// The id of a key with these parts, which are an address or none, a kind and a subject.
+    #[inline]
+    pub(crate) fn id(self) -> u64 {
+        scramble(mix(&SECRETS.id, self.sum()))
+    }
+
+    /// The fingerprint of a key with these parts and the place of its address, if it has one.
+    #[inline]
+    pub(crate) fn finish(self, place: Option<Place>) -> Fingerprint {
+        let id = self.id();
+        let place = place.unwrap_or_else(|| Place::of_hash(id));
+        Fingerprint { id, place }
+    }
+}
+
+impl Place {
+    /// The only function that decides which shard an address is in. It depends on a secret, so an attacker can't choose
+    /// addresses of one shard.
+    #[inline]
+    pub(crate) fn of(address: Address) -> Self {
+        let secrets = &SECRETS.shard;
+        match address.tag().ip() {
+            // Addresses of one /24 are in different shards, so that they do not wait for each other.
+            IpAddr::V4(ip) => Self {
+                shard: Self::of_hash(mix(secrets, ip.to_bits().into())).shard,
+                network: Self::of_hash(mix(secrets, u128::from(ip.to_bits() | 0xff))).network,
+            },
+            IpAddr::V6(ip) => Self::of_hash(mix(secrets, ip.to_bits())),
         }
     }
 
-    /// The fingerprint of a key with these parts, which are an address or none, a kind and a subject.
+    /// From different bits of a hash.
     #[inline]
-    pub(crate) fn finish(self) -> Fingerprint {
-        let id = scramble(mix(&SECRETS.id, self.sum));
-        let (shard, network) = self.place.unwrap_or_else(|| (shard(id), network(id)));
-        Fingerprint { id, shard, network }
+    const fn of_hash(hash: u64) -> Self {
+        Self {
+            shard: (hash >> (u64::BITS - SHARD_BITS)) as u8,
+            network: (hash >> (u64::BITS - SHARD_BITS - 16)) as u16,
+        }
     }
-}
-
-/// The shard of a hash.
-#[inline]
-const fn shard(hash: u64) -> u8 {
-    (hash >> (u64::BITS - SHARD_BITS)) as u8
-}
-
-/// The network of a hash: other bits than those of the shard.
-#[inline]
-const fn network(hash: u64) -> u16 {
-    (hash >> (u64::BITS - SHARD_BITS - 16)) as u16
 }
 
 /// The product of a pair of words, each with a secret added.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::fingerprint::{Digest, Fingerprint};
+use super::fingerprint::{Digest, Fingerprint, Place};
 use crate::Address;
 
 /// The kind of key under which the addresses of a user are kept. No rule can have this name.
@@ -62,7 +62,7 @@ impl<'a> Key<'a> {
             fingerprint: of_kind
                 .and(of_subject)
                 .and(Digest::of_spelling(spelling))
-                .finish(),
+                .finish(None),
             ..self
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Key<'a> {
             fingerprint: Digest::of_kind(kind)
                 .and(of_address)
                 .and(of_subject)
-                .finish(),
+                .finish(address.map(Place::of)),
         }
     }
 

@@ -87,7 +87,7 @@ impl<'a> Slot<'a> {
                 // With the counter: spellings that share a hash in one counter do not in others.
                 let counter = self.key.fingerprint.id.to_le_bytes();
                 let hash = Digest::of_spelling(spelling).and(Digest::of_subject(&counter));
-                Spelling::from_hash(hash.finish().id)
+                Spelling::from_hash(hash.id())
             }
         }
     }

@@ -13,7 +13,7 @@ use std::{
 use benches::callgrind::{self, TIMES};
 #[cfg(feature = "peers")]
 use benches::services::{BLOCKED, HOT};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_login_rate_limit::{
@@ -274,6 +274,7 @@ where
 {
     for _ in 0..times {
         let mut request = Request::new(String::new());
+        *request.method_mut() = Method::POST;
         let user = http::HeaderValue::from_static(USER);
         request.headers_mut().insert("x-user", user);
         let peer = PeerAddressExtension((HOME, 5000).into());

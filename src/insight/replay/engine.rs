@@ -6,7 +6,7 @@ use super::who::Who;
 use crate::{
     Caller, Outcome, Policy, Refusal, Token,
     algorithm::{Millis, Standing},
-    attempt::{Counted, Slots, applying, refusal_of},
+    attempt::{Counted, Slots, refusal_of},
     clock::ManualClock,
     normalize,
     store::{MemoryStore, Settlement, Store, StoreFuture},
@@ -65,7 +65,7 @@ impl Engine {
             _ => Settlement::Canceled,
         };
         let settled = ready((self.store).settle(&[token], settlement, &slots, Duration::ZERO))?;
-        let rules = || applying(policy, caller.scope());
+        let rules = || policy.applying(caller.scope());
         let position = |slot: usize| {
             let rule = rules().nth(slot)?;
             policy

@@ -15,7 +15,8 @@ use super::{Config, UserSource};
 #[cfg(feature = "axum")]
 use crate::response::{Replacement, Unrendered};
 use crate::{
-    Attempt, Outcome, Period, Report, ReserveError, events, response::Denial, store::StoreFuture,
+    Outcome, Period, Report, ReserveError, attempt::Reservation, events, response::Denial,
+    store::StoreFuture,
 };
 
 /// The attempt that a request stands for: found in the request's extensions, and an extractor in axum
@@ -70,14 +71,14 @@ struct Shared {
 
 #[allow(clippy::large_enum_variant)] // nearly every attempt is of the large variant
 pub(super) enum State {
-    Reserved(Attempt),
+    Reserved(Reservation),
     /// Denied by a layer in shadow mode: passed without being counted.
     Shadowed(Denial),
     Settled,
 }
 
 impl LoginAttempt {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(config: &Arc<Config>, state: State) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -508,7 +509,7 @@ impl LoginAttempt {
 }
 
 /// A denial with whose attempt it is.
-fn denial_of(denial: Denial, attempt: &Attempt) -> Denial {
+fn denial_of(denial: Denial, attempt: &Reservation) -> Denial {
     denial
         .with_address(attempt.address())
         .with_user(attempt.user().map(str::to_owned))

@@ -3,7 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use super::{LoginAttempt, Shared, State};
-use crate::{Attempt, Outcome, Token, attempt::Within, events, layer::Config};
+use crate::{
+    Outcome, Token,
+    attempt::{Reservation, Within},
+    events,
+    layer::Config,
+};
 
 impl LoginAttempt {
     /// Has the attempts of layers further out receive the same outcomes, if they are of the same login.
@@ -100,7 +105,7 @@ impl LoginAttempt {
     /// Has the attempts further out that have this token settle with this outcome too: the layer nearest to the
     /// handler decides. What is not an attempt here may be one there.
     #[cold]
-    pub(super) fn pass_on(&self, own: &Attempt, outcome: Outcome) {
+    pub(super) fn pass_on(&self, own: &Reservation, outcome: Outcome) {
         if outcome == Outcome::NotAnAttempt {
             return;
         }

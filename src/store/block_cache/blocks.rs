@@ -144,7 +144,7 @@ impl Blocks {
     }
 
     fn shard(&self, of: Fingerprint) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[usize::from(of.shard)])
+        lock(&self.shards[usize::from(of.place.shard)])
     }
 
     /// Finds out whether one of these counters is blocked. Those that are not cached are reported as

@@ -74,7 +74,7 @@ impl MemoryStore {
     }
 
     fn has_counter(&self, counter: Fingerprint) -> bool {
-        let shard = self.lock_shard(counter.shard);
+        let shard = self.lock_shard(counter.place.shard);
         let entry = shard.counters.get(counter.id);
         entry.is_some_and(|entry| !entry.is_vacant())
     }
@@ -142,7 +142,7 @@ impl MemoryStore {
 
     fn inspect_now(&self, name: &CounterName, limit: &Limit) -> Result<Contents, StoreError> {
         let counter = names::open(name.as_str())?;
-        let shard = self.lock_shard(counter.shard);
+        let shard = self.lock_shard(counter.place.shard);
         let (time, none) = (self.time(), Counter::default());
         let counter = shard.counters.get(counter.id);
         let counter = counter.map_or(&none, |counter| &counter.value);
@@ -166,7 +166,7 @@ impl MemoryStore {
     }
 
     fn clear_now(&self, counter: Fingerprint, limit: &Limit) -> bool {
-        let mut shard = self.lock_shard(counter.shard);
+        let mut shard = self.lock_shard(counter.place.shard);
         let now = self.clock.now();
         let Some(counter) = shard.counters.get_mut(counter.id) else {
             return false;
@@ -183,7 +183,7 @@ impl MemoryStore {
     }
 
     fn forget_now(&self, key: &Key<'_>, address: Option<Address>) -> usize {
-        let mut shard = self.lock_shard(key.fingerprint.shard);
+        let mut shard = self.lock_shard(key.fingerprint.place.shard);
         let Some(known) = shard.known.get_mut(key.fingerprint.id) else {
             return 0;
         };

@@ -50,7 +50,7 @@ pub(super) struct Shards<'a> {
 impl Shards<'_> {
     #[inline]
     fn of(&self, key: &Key<'_>) -> &Shard {
-        let is_here = |(number, _): &&(u8, _)| *number == key.fingerprint.shard;
+        let is_here = |(number, _): &&(u8, _)| *number == key.fingerprint.place.shard;
         let first = Some(&self.first).filter(is_here);
         let found = first.or_else(|| self.others.iter().find(is_here));
         &found.unwrap_or(&self.first).1
@@ -58,7 +58,7 @@ impl Shards<'_> {
 
     #[inline]
     fn of_mut(&mut self, key: &Key<'_>) -> &mut Shard {
-        let is_here = |(number, _): &(u8, _)| *number == key.fingerprint.shard;
+        let is_here = |(number, _): &(u8, _)| *number == key.fingerprint.place.shard;
         if !is_here(&self.first)
             && let Some(i) = self.others.iter().position(is_here)
         {
@@ -91,8 +91,12 @@ impl Locked<'_> {
         let now = self.now;
         let (mut is_refused, mut is_shadowed) = (false, false);
         let (mut is_stale, mut new) = (false, 0);
+        let mut positions = SmallVec::<[_; 4]>::new();
         for slot in slots {
-            let counter = self.counter(slot);
+            let counters = &self.shards.of(&slot.key).counters;
+            let position = counters.find(slot.key.fingerprint.id);
+            positions.push(position);
+            let counter = position.map(|position| counters.at(position));
             let mut standing = self.standing(slot, counter);
             if let Some(counter) = counter
                 && !counter.is_vacant()
@@ -125,10 +129,11 @@ impl Locked<'_> {
             standings.clear();
             return None;
         }
-        for (slot, standing) in slots.iter().zip(standings.as_mut()) {
+        for (i, standing) in standings.as_mut().iter_mut().enumerate() {
             if standing.counts() {
+                let slot = &slots[i];
                 let spelling = slot.reserved_spelling();
-                *standing = self.write(slot, network, |counter| {
+                *standing = self.write(slot, positions[i], network, |counter| {
                     counter.admit(slot.limit, token, spelling, lease, now)
                 });
             }
@@ -161,7 +166,7 @@ impl Locked<'_> {
         let by = by.saturating_sub(1);
         for (slot, standing) in counting(slots, standings) {
             let there = standing.usage;
-            self.write(slot, network(slots), |counter| {
+            self.write(slot, None, network(slots), |counter| {
                 if counter.standing(slot.limit, now).usage >= there {
                     let (failed, later) = counter.split(by);
                     let failed: Vec<_> = failed.iter().map(|entry| entry.token()).collect();
@@ -198,7 +203,7 @@ impl Locked<'_> {
         for (i, slot) in slots.iter().enumerate() {
             if standings[i].state != State::Exempt {
                 let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
-                let effect = self.write(slot, network(slots), |counter| {
+                let effect = self.write(slot, None, network(slots), |counter| {
                     counter.record(slot.limit, token, spelling, at, now)
                 });
                 note(&mut settled, i, effect);
@@ -375,17 +380,19 @@ impl Locked<'_> {
         shard.counters.get(slot.key.fingerprint.id)
     }
 
-    /// Writes to the counter of a slot, which is created for this network if there is none. There is room for it.
+    /// Writes to the counter of a slot, which is created for this network if there is none. There is room for it. Its
+    /// position may have been found before.
     #[inline]
     fn write<T>(
         &mut self,
         slot: &Slot<'_>,
+        position: Option<usize>,
         network: u16,
         write: impl FnOnce(&mut Counter) -> T,
     ) -> T {
         let now = self.now;
         let counters = &mut self.shards.of_mut(&slot.key).counters;
-        let counter = counters.get_or_insert(slot.key.fingerprint.id);
+        let counter = counters.get_or_insert(slot.key.fingerprint.id, position);
         if counter.is_vacant() {
             counter.set_network(network);
         }
@@ -401,7 +408,7 @@ impl Locked<'_> {
 fn network(slots: &[Slot<'_>]) -> u16 {
     let of_client = slots.iter().find(|slot| slot.key.address.is_some());
     let slot = of_client.or(slots.first());
-    slot.map_or(0, |slot| slot.key.fingerprint.network)
+    slot.map_or(0, |slot| slot.key.fingerprint.place.network)
 }
 
 /// Adds what a failure did to the counter at a position.

@@ -27,7 +27,7 @@ use self::{
 use super::{
     Key, Ledger, Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind,
     StoreFuture,
-    fingerprint::{Digest, SHARDS},
+    fingerprint::{Place, SHARDS},
 };
 use crate::{
     Address, KnownAddresses, Token,
@@ -137,9 +137,12 @@ impl MemoryStore {
     /// the same order.
     #[inline]
     fn lock(&self, slots: &[Slot<'_>]) -> Locked<'_> {
-        let first = slots.first().map_or(0, |slot| slot.key.fingerprint.shard);
-        let is_in_first =
-            |slot: &Slot<'_>| slot.key.fingerprint.shard == first && slot.unless_known.is_none();
+        let first = slots
+            .first()
+            .map_or(0, |slot| slot.key.fingerprint.place.shard);
+        let is_in_first = |slot: &Slot<'_>| {
+            slot.key.fingerprint.place.shard == first && slot.unless_known.is_none()
+        };
         let shards = if slots.iter().all(is_in_first) {
             Shards {
                 first: (first, self.lock_shard(first)),
@@ -161,7 +164,7 @@ impl MemoryStore {
         let mut order = SmallVec::<[_; 8]>::new();
         for slot in slots {
             let keys = [Some(slot.key), slot.known_key()].into_iter().flatten();
-            order.extend(keys.map(|key| key.fingerprint.shard));
+            order.extend(keys.map(|key| key.fingerprint.place.shard));
         }
         order.sort_unstable();
         order.dedup();
@@ -194,7 +197,7 @@ impl MemoryStore {
     /// Forgets the failures of a counter.
     #[cfg(feature = "redis")]
     pub(crate) fn forget(&self, counter: super::fingerprint::Fingerprint) {
-        let mut shard = self.lock_shard(counter.shard);
+        let mut shard = self.lock_shard(counter.place.shard);
         let now = self.clock.now();
         if let Some(counter) = shard.counters.get_mut(counter.id)
             && !counter.is_vacant()
@@ -213,17 +216,16 @@ impl MemoryStore {
         address: Address,
         keep: KnownAddresses,
     ) -> Result<(), StoreError> {
-        let (id, network) = (key.fingerprint.id, Digest::of_address(Some(address)));
-        let network = network.finish().network;
+        let (id, network) = (key.fingerprint.id, Place::of(address).network);
         let remember = || {
-            let mut shard = self.lock_shard(key.fingerprint.shard);
+            let mut shard = self.lock_shard(key.fingerprint.place.shard);
             let now = self.clock.now();
             shard.known.prepare(1, now, &self.room);
             let is_new = shard.known.get(id).is_none_or(Entry::is_vacant);
             if is_new && !self.room.take(network, 1) {
                 return None;
             }
-            let entry = shard.known.get_or_insert(id);
+            let entry = shard.known.get_or_insert(id, None);
             if is_new {
                 entry.set_network(network);
             }
@@ -237,7 +239,7 @@ impl MemoryStore {
     }
 
     fn known_now(&self, key: &Key<'_>, keep: KnownAddresses) -> Vec<Address> {
-        let shard = self.lock_shard(key.fingerprint.shard);
+        let shard = self.lock_shard(key.fingerprint.place.shard);
         shard.known(key, keep, self.clock.now()).collect()
     }
 
@@ -366,7 +368,7 @@ mod tests {
         let of = |bits: u128| {
             let ip = std::net::Ipv6Addr::from_bits(bits).into();
             let key = Key::of_address(Address::new(ip, 64), "test");
-            key.fingerprint.shard
+            key.fingerprint.place.shard
         };
         let mut crowds = Vec::new();
         for step in [1_u128 << 80, 1 << 84, 1 << 88, 1 << 100] {

@@ -13,7 +13,7 @@ use std::{
 
 use crate::store::{
     CounterName, StoreError, StoreErrorKind,
-    fingerprint::{Fingerprint, SHARDS},
+    fingerprint::{Fingerprint, Place, SHARDS},
 };
 
 const ROUNDS: u8 = 4;
@@ -25,7 +25,8 @@ fn round(number: u8, half: u64) -> u64 {
 }
 
 pub(super) fn seal(counter: Fingerprint) -> CounterName {
-    let place = u64::from(counter.network) << 8 | u64::from(counter.shard);
+    let Place { shard, network } = counter.place;
+    let place = u64::from(network) << 8 | u64::from(shard);
     let (mut left, mut right) = (counter.id, place);
     for number in 0..ROUNDS {
         (left, right) = (right, left ^ round(number, right));
@@ -48,8 +49,7 @@ pub(super) fn open(name: &str) -> Result<Fingerprint, StoreError> {
         let (network, shard) = (u16::try_from(right >> 8).ok()?, right as u8);
         (usize::from(shard) < SHARDS).then_some(Fingerprint {
             id: left,
-            shard,
-            network,
+            place: Place { shard, network },
         })
     };
     read().ok_or_else(|| {

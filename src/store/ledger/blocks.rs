@@ -79,8 +79,9 @@ pub struct BlockQuery<'a> {
     pub address: Option<Address>,
     /// Only those that were noted with this subject.
     pub subject: Option<&'a [u8]>,
-    /// Only those of addresses in this network, given by an address in it and the length of its prefix. The
-    /// index is searched for them, 5,000 entries at a time.
+    /// Only those of addresses in this network, given by an address in it and the length of its prefix. In Redis,
+    /// an IPv4 network of 24 bits or more is looked up address by address. For any other the index is searched, 5,000
+    /// entries at a time, so that a page may be empty and have a next one.
     pub network: Option<(IpAddr, u8)>,
     /// Where to continue: [`BlockPage::next`] of a page of the same query.
     pub after: Option<&'a str>,

@@ -578,7 +578,7 @@ async fn among_a_million_blocks_no_command_takes_five_milliseconds() {
         }
         let here = ip("10.3.0.0");
         let found = ledger
-            .blocks(&query.in_network(here, 24))
+            .blocks(&query.in_network(here, 16))
             .await
             .expect("a page");
         assert!(

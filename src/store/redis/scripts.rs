@@ -15,7 +15,7 @@ use std::{
 
 use redis::{Cmd, RedisError, ToRedisArgs, Value, aio::ConnectionLike};
 
-use super::connection::error_code;
+use super::fault::error_code;
 use crate::{
     KnownAddresses, Limit,
     algorithm::{Algorithm, Millis},

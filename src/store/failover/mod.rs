@@ -9,6 +9,7 @@
 //! everything, and the fallback, which has. So the moment of recovery is no amnesty.
 
 mod breaker;
+mod entry;
 mod journal;
 mod outage;
 mod replay;
@@ -25,11 +26,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use self::{
-    breaker::Breaker,
-    journal::{Entry, Journal},
-    replay::Replay,
-};
+use self::{breaker::Breaker, entry::Entry, journal::Journal, replay::Replay};
 use super::{
     CancelLater, CounterName, Key, Ledger, MemoryStore, Remote, Settled, Settlement, Slot,
     Standings, Store, StoreChange, StoreError, StoreErrorKind, StoreFuture, StoreListener,

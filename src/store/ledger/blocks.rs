@@ -21,7 +21,7 @@ pub struct BlockNote<'a> {
     pub lifts: Period,
     /// The address or network that the counter belongs to.
     pub address: Option<Address>,
-    /// What the counter tells callers apart by beside the address, as in the subject of a
+    /// What the counter distinguishes callers by beside the address, as in the subject of a
     /// [key](crate::store::Key) without an address: with it, all blocks of one user are found.
     pub subject: Option<&'a [u8]>,
     /// What the caller wants to be returned with the block, 4 KiB at most. A reader of the store can read it.

@@ -174,7 +174,7 @@ impl Program {
                 }))
             }
             _ => {
-                debug_assert!(false, "a script asks for {name}");
+                debug_assert!(false, "a script inserts {name}");
                 "nil".to_owned()
             }
         }

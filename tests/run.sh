@@ -134,6 +134,9 @@ while read -r features; do
 done <<<"$sets"
 say "clippy, for all features and all targets"
 cargo clippy --quiet --locked --all-features --all-targets -- -D warnings
+# Of the benchmarks only the instruction counts run below, so that the others break unnoticed otherwise.
+say "the benchmarks compile"
+cargo check --quiet --locked --manifest-path benches/Cargo.toml --all-features
 
 say "documentation, for no, the default and all features"
 for features in --no-default-features "" --all-features; do

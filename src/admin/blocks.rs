@@ -66,7 +66,7 @@ impl BlockFilter {
         Ok(self)
     }
 
-    /// Only those of this user, in any spelling of the name. The store is asked by a hash, as it knows no names.
+    /// Only those of this user, in any spelling of the name. The store is queried by a hash, since it holds no names.
     pub fn with_user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self

@@ -154,7 +154,7 @@ impl Admin {
                 .filter(|rule| !rule.counts_by_address()),
         };
         let rule = rule.filter(|rule| rule.is_enabled())?;
-        // An entry must not make one counter look like another, where that can be told.
+        // An entry must not make one counter look like another, where that can be detected.
         if let (CountsBy::Nothing, Some(address)) = (rule.subject(), listed.address)
             && self.ledger.name(&Key::of_address(address, rule.name())) != listed.counter
         {

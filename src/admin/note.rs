@@ -28,7 +28,7 @@ pub(crate) fn note_text(user: Option<&EventUser>, shadow: bool) -> String {
     serde_json::to_string(&Text { user, shadow }).unwrap_or_default()
 }
 
-/// What a text tells, or nothing if it can't be read.
+/// The contents of a text; empty if it can't be read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Note {
     pub(super) user: Option<EventUser>,

@@ -16,7 +16,7 @@ pub(crate) type Extracted = Result<Option<String>, ExtractError>;
 /// be awaited, and [`ExtractBodyUser`](super::ExtractBodyUser) for users in bodies.
 ///
 /// A request that names none is handled as
-/// [`MissingUser`](crate::MissingUser) says. The limiter normalizes what is found.
+/// [`MissingUser`](crate::MissingUser) determines. The limiter normalizes what is found.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not find a user in the head of a request",
     label = "not an `ExtractUser`",

@@ -19,11 +19,11 @@ const WINDOW: Millis = 30 * 60 * 1000;
 
 /// The addresses and users with most failures and refusals lately, in bounded memory.
 ///
-/// Lately is the last 30 to 60 minutes. Whoever makes more than 1/256 of all guesses within 30 minutes is on the
-/// list, whatever else happens: a flood of other names or addresses pushes nobody out. Counts of others are
+/// Lately is the last 30 to 60 minutes. An address or user with more than 1/256 of all guesses within 30 minutes is on the
+/// list, whatever else happens: a flood of other names or addresses pushes no entry out. Counts of others are
 /// approximate, see [`Busy::uncertain`].
 ///
-/// Users are told apart by a keyed hash and shown as in events. Each process has a list of its own;
+/// Users are distinguished by a keyed hash and shown as in events. Each process has a list of its own;
 /// [reports](BusiestReport) with the same secret can be merged.
 ///
 /// ```
@@ -111,7 +111,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Windows<K, V> {
 }
 
 impl Busiest {
-    /// Tells users apart with this hasher. Processes whose reports are merged need the same secret.
+    /// Distinguishes users with this hasher. Processes whose reports are merged need the same secret.
     #[must_use]
     pub fn new(hasher: UserHasher) -> Self {
         Self {

@@ -29,7 +29,7 @@ struct Findings {
 }
 
 impl Insight {
-    /// Tells users apart by this hash, with the same secret on each server.
+    /// Distinguishes users by this hash, with the same secret on each server.
     #[must_use]
     pub fn new(hasher: UserHasher) -> Self {
         Self(Arc::new(Mutex::new(Findings {

@@ -24,7 +24,7 @@ const WINDOW: Millis = 10 * 60 * 1000;
 /// Each signal is emitted once when it begins, and again only after it has ended in between: when it has fallen
 /// below half of its threshold.
 ///
-/// Of recorded events, users are told apart if they were recorded as hashes.
+/// Of recorded events, users are distinguished if they were recorded as hashes.
 ///
 /// Memory is bounded: the 1,024 addresses and users with most guesses are watched. One that makes more than that
 /// part of all guesses is always among them.

@@ -52,7 +52,7 @@ pub struct WrongBlocks {
 }
 
 impl WrongBlocks {
-    /// Tells users apart with this hasher; with the secret of the recorded hashes, if events are read back.
+    /// Distinguishes users with this hasher; with the secret of the recorded hashes, if events are read back.
     #[must_use]
     pub fn new(hasher: UserHasher) -> Self {
         Self {

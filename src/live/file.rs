@@ -112,7 +112,7 @@ fn changed(path: &Path, before: &Ruleset, after: &Ruleset) -> Event {
     })
 }
 
-/// What tells one state of a file from another: editors replace it, configuration maps change a link.
+/// What distinguishes one state of a file from another: editors replace it, configuration maps change a link.
 #[derive(Clone, PartialEq, Eq)]
 struct Stamp {
     modified: SystemTime,

@@ -6,7 +6,7 @@
 //! what it has while the store can't be reached. Attempts under way finish under the policy that they began with.
 //!
 //! Changes are made through [`Admin`](crate::admin::Admin): each is validated as a whole and written by
-//! compare-and-set, so that the second of two operators is told, with the difference.
+//! compare-and-set, so that the second of two operators gets a conflict, with the difference.
 //!
 //! ```
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

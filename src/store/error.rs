@@ -29,7 +29,7 @@ pub enum StoreErrorKind {
 }
 
 impl StoreError {
-    /// An error of this kind; the message tells what happened.
+    /// An error of this kind; the message describes what happened.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,

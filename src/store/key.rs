@@ -9,7 +9,7 @@ use crate::Address;
 pub(crate) const KNOWN_ADDRESSES: &str = "known:addresses";
 
 /// Names a counter: the address that it belongs to, if any, a name for the kind of counter, and what
-/// else tells counters of that kind apart.
+/// else distinguishes counters of that kind.
 ///
 /// Each store turns this into a key of its own, in such a way that two different names never become
 /// one key. Counters of one address are kept together, so that a store which is spread over several
@@ -44,8 +44,8 @@ impl<'a> Key<'a> {
         Self::new(None, kind, subject)
     }
 
-    /// The counter of this subject, apart from others of the same address and kind. Stores show
-    /// subjects to nobody; they may be personal data.
+    /// The counter of this subject, apart from others of the same address and kind. Stores do not
+    /// show subjects; they may be personal data.
     #[must_use]
     pub fn and_subject(self, subject: &'a [u8]) -> Self {
         Self::new(self.address, self.kind, subject)
@@ -91,12 +91,12 @@ impl<'a> Key<'a> {
         self.kind
     }
 
-    /// What else tells it apart.
+    /// What else distinguishes it.
     pub const fn subject(&self) -> &[u8] {
         self.subject
     }
 
-    /// How the subject was spelled, if that tells it apart too.
+    /// How the subject was spelled, if that distinguishes it too.
     pub const fn spelling(&self) -> Option<&[u8]> {
         self.spelling
     }

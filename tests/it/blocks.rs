@@ -1,4 +1,4 @@
-//! Whoever is blocked is refused from memory, and let in again soon after an unblock anywhere.
+//! Blocked clients are refused from memory, and let in again soon after an unblock anywhere.
 
 use std::{
     net::IpAddr,
@@ -76,7 +76,7 @@ async fn a_blocked_attacker_reaches_no_redis() {
         );
     }
     assert_eq!(redis.calls_of("evalsha"), before);
-    // Whoever is not blocked is not touched by that.
+    // Other clients are not affected.
     fail(&limiter, ip("192.0.2.2"), "user", 1).await;
 }
 
@@ -195,7 +195,7 @@ async fn silence_is_noticed() {
 }
 
 /// An attempt outlives its lease, counts as the failure that blocks its address, and then turns out well.
-/// Nobody has unblocked anything, and still the block is over.
+/// Without any unblock, the block is over.
 #[tokio::test]
 async fn a_success_that_ends_a_block_is_noticed_everywhere() {
     let redis = RedisServer::start();
@@ -230,7 +230,7 @@ async fn a_success_that_ends_a_block_is_noticed_everywhere() {
     assert!(done.elapsed() < SOON, "{:?}", done.elapsed());
 }
 
-/// What nobody announces, as an operator who deletes a key by hand.
+/// An unblock without an invalidation: an operator deletes a key by hand.
 #[tokio::test]
 async fn what_is_not_announced_is_noticed_by_and_by() {
     let redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! What is said to whoever runs the server, and what is not.
+//! What is logged, and what is not.
 
 use std::{
     convert::Infallible,
@@ -103,7 +103,7 @@ async fn a_handler_that_says_nothing_is_told_once_what_to_call() {
     // Another layer may have another handler behind it.
     request(&self::layer(), &[], 401).await;
     assert_eq!(log.count(NO_OUTCOME), 2);
-    // Who chose a classifier has said enough.
+    // With a classifier, no warning is needed.
     request(&self::layer().with_classifier(ByStatus), &[], 401).await;
     assert_eq!(log.count(NO_OUTCOME), 2);
 }

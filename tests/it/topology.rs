@@ -107,7 +107,7 @@ async fn an_address_that_is_none_is_said_to_be_none() {
     }
 }
 
-/// A server that accepts connections and never says a word, as a host may that is about to die.
+/// A server that accepts connections and never replies, as a failing host may.
 #[tokio::test]
 async fn a_silent_server_among_several_does_not_hold_up_the_others() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -212,7 +212,7 @@ async fn a_redis_that_is_not_fit_is_said_to_be_so() {
     assert_eq!(error.kind(), StoreErrorKind::Config);
     assert!(error.to_string().contains("primary"), "{error}");
 
-    // Somebody who may not look is believed.
+    // A user without permission for INFO is taken to be fit.
     let acl = [
         "ACL", "SETUSER", "app", "on", ">pass", "~*", "+@all", "-info",
     ];
@@ -233,7 +233,7 @@ async fn a_redis_that_is_not_fit_is_said_to_be_so() {
     assert!(warning.contains(&cluster.nodes[1].port()), "{warning}");
 }
 
-/// A password was reset, and nobody had guessed.
+/// A password was reset, and there were no failures.
 #[tokio::test]
 async fn cleaning_up_where_nothing_failed_leaves_nothing_owed() {
     let cluster = RedisCluster::start();

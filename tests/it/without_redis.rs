@@ -61,7 +61,7 @@ impl App {
         all_told(&self.store).await;
     }
 
-    /// What Redis itself says.
+    /// The decision of Redis itself.
     async fn in_redis(&self) -> LoginLimiter {
         LoginLimiter::new(Policy::default(), self.redis.store().await)
     }
@@ -245,12 +245,12 @@ async fn an_attempt_that_nobody_settles_is_a_failure_in_redis_too() {
     assert_eq!(app.usage_in_redis("user").await, 1);
 }
 
-/// Until Redis knows what this process has learned, both must admit.
+/// Until the journal is replayed, both Redis and the fallback must admit.
 #[tokio::test]
 async fn the_moment_when_redis_is_back_is_no_amnesty() {
     let app = App::start(Outage::Fallback).await;
     app.lose_redis().await;
-    // What is told first takes a while; what is told last is the attacker's.
+    // The entries ahead take a while to replay; the attacker's is the last one.
     for i in 0..2_000_u32 {
         let address = IpAddr::from((0x0a00_0000 + i).to_be_bytes());
         fail(&app.limiter, address, "somebody", 1).await;
@@ -372,7 +372,7 @@ async fn whoever_unblocks_is_told_that_redis_was_not_reached() {
     fail(&app.limiter, ip(HOME), "user", 5).await;
     let error = app.limiter.unblock((ip(HOME), "user")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
-    // Here it is done all the same, and Redis is not told of what was forgiven.
+    // Here it is done all the same, and what was forgiven is not replayed.
     fail(&app.limiter, ip(HOME), "user", 1).await;
     app.find_redis().await;
     assert_eq!(app.usage_in_redis("user").await, 1);
@@ -444,7 +444,7 @@ async fn what_failed_meanwhile_is_merged_whatever_the_algorithm() {
     }
 }
 
-/// Nobody waits for longer than the deadline, whatever is wrong. Tokio's clock is stopped and jumps from
+/// No caller waits for longer than the deadline, whatever is wrong. Tokio's clock is stopped and jumps from
 /// timer to timer, so what is measured is what was waited for.
 #[tokio::test]
 async fn nobody_waits_for_longer_than_the_deadline() {
@@ -582,7 +582,7 @@ async fn attempts_in_flight_with_redis_count_without_it() {
     assert_eq!(app.both_in_redis("user").await, (5, 5));
 }
 
-/// Somebody keeps attempts in flight and lets them fail one by one when Redis is away.
+/// A client keeps attempts in flight and lets them fail one by one when Redis is away.
 #[tokio::test]
 async fn late_failures_erase_nothing() {
     let app = App::start(Outage::Fallback).await;
@@ -670,7 +670,7 @@ async fn a_success_overtakes_what_is_still_to_be_told() {
     assert_eq!(app.both_in_redis("user").await, (0, 0));
 }
 
-/// What is told late is told as of when it was: what failed elsewhere since then stays.
+/// An entry is replayed as of when it was written: what failed elsewhere since then stays.
 #[tokio::test]
 async fn a_success_that_is_told_late_takes_back_what_was_before_it() {
     let app = App::start(Outage::Fallback).await;
@@ -686,7 +686,7 @@ async fn a_success_that_is_told_late_takes_back_what_was_before_it() {
     assert_eq!(app.both_in_redis("user").await, (1, 1));
 }
 
-/// Somebody logs in through another server. What this one had seen of them no longer counts.
+/// A user logs in through another server. What this one had seen of them no longer counts.
 #[tokio::test]
 async fn what_was_cleaned_up_elsewhere_does_not_count_without_redis() {
     let app = App::start(Outage::Fallback).await;
@@ -740,7 +740,7 @@ async fn the_owner_at_a_known_address_is_exempt_without_redis() {
     app.find_redis().await;
 }
 
-/// A process that has no room left to decide alone does as Redis says, as long as that answers.
+/// A process whose fallback is full decides as Redis does, as long as that answers.
 #[tokio::test]
 async fn without_room_redis_decides() {
     let builder = RedisStore::builder().with_fallback_capacity(6);
@@ -793,7 +793,7 @@ async fn open_stays_open() {
     }
 }
 
-/// One server of a cluster hangs for longer than anything else is tried. What it has to be told is kept.
+/// One server of a cluster hangs for longer than anything else is tried. Its pending writes are kept.
 #[tokio::test]
 async fn a_server_that_hangs_is_told_when_it_wakes_up() {
     let cluster = RedisCluster::start();
@@ -834,7 +834,7 @@ async fn nothing_is_left_of_a_store_that_is_dropped() {
     assert_eq!(tasks(), 0);
 }
 
-/// Somebody was unblocked through another server, which this one has heard; then Redis goes away.
+/// A user is unblocked through another server, whose invalidation this one receives; then Redis goes away.
 #[tokio::test]
 async fn who_was_unblocked_elsewhere_is_not_blocked_without_redis() {
     let app = App::start(Outage::Fallback).await;
@@ -1012,7 +1012,7 @@ async fn probes_of_a_server_that_hangs_leave_nothing_in_the_journal() {
     all_told(&app.store).await;
 }
 
-/// A policy without rules by user: identifying one asks Redis nothing, and proves nothing about it.
+/// A policy without rules by user: identifying one sends no command, and is no reply for the breaker.
 #[tokio::test]
 async fn identifying_without_a_rule_by_user_does_not_keep_the_breaker_closed() {
     let a_day = Limit::attempts(25).within(Period::days(1));

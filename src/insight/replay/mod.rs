@@ -1,5 +1,6 @@
 //! Recorded attempts under another policy.
 
+mod blocks;
 mod engine;
 mod notes;
 mod report;
@@ -14,15 +15,15 @@ use self::{
     subjects::Subjects,
     who::{Users, Who},
 };
-use super::watched::{Block, Watched};
+use super::watched::Watched;
 #[cfg(feature = "sealed")]
 use crate::event::Sealer;
 use crate::{
-    AttemptId, Outcome, Period, Policy, Reason, Rule,
+    AttemptId, Outcome, Policy, Reason, Rule,
     access::Action,
-    algorithm::{Millis, Standing, State},
+    algorithm::Millis,
     clock::{Clock, SystemClock},
-    event::{AdminAction, CountedAttempt, Event, LiftedBy, What},
+    event::{AdminAction, Event, LiftedBy, What},
     policy::Subject as CountsBy,
 };
 
@@ -30,8 +31,6 @@ pub use report::{ReplayReport, ReplayedRule, ReplayedSubject, ReplayedSubjects, 
 
 /// How much older than the one before an event may be: processes write to a stream at their own pace.
 const TOLERATED: Millis = 5 * 60 * 1000;
-/// How far the clocks of a process and of its store may differ.
-const SKEW: Millis = 1000;
 /// Of how many rules that the policy does not have there are counts.
 const MAX_OTHER_RULES: usize = 64;
 /// Counters, unless set.
@@ -48,12 +47,12 @@ const CAPACITY: usize = 1_000_000;
 ///
 /// - **A refused attempt would have failed.** Its outcome is unknown. If the policy admits it, it counts as a failure
 ///   and is in [`ReplayReport::admitted`].
-/// - **Nobody had failed before.** Blocks that consist of failures from before the record are not compared.
-/// - **An attempt takes no time.** A record tells when attempts end, not when they begin. Those that were refused
-///   as [busy](Reason::Busy) are left out, and so is one that nobody settled: it failed without an event.
+/// - **There were no failures before.** Blocks that consist of failures from before the record are not compared.
+/// - **An attempt takes no time.** A record contains when attempts end, not when they begin. Those that were refused
+///   as [busy](Reason::Busy) are left out, and so is one that was never settled: it failed without an event.
 /// - **People do not react.** Who is refused under the policy tries the same things afterwards.
 /// - **Operators act as they did**, and so does the app, where that lifted blocks.
-/// - **Users are told apart as the record shows them.** With users that are hidden, rules by user are not replayed;
+/// - **Users are distinguished as the record shows them.** With users that are hidden, rules by user are not replayed;
 ///   masked ones may be mixed up; sealed ones need `Replay::with_sealer`. A record has no spellings:
 ///   a success takes back failures of every spelling.
 ///
@@ -77,7 +76,7 @@ pub struct Replay {
     users: Users,
     subjects: Subjects,
     rules: Vec<ReplayedRule>,
-    /// Rules whose values the record does not tell.
+    /// Rules whose values are not in the record.
     left_out: Vec<String>,
     recorded: Watched,
     replayed: Watched,
@@ -265,7 +264,7 @@ impl Replay {
         }
     }
 
-    /// An attempt that was refused. It is replayed if the record tells why.
+    /// An attempt that was refused. It is replayed if the record contains why.
     fn refused(&mut self, event: &Event, rule: &Arc<str>, reason: Reason) {
         if reason != Reason::Blocked {
             self.omitted.busy += 1;
@@ -275,11 +274,12 @@ impl Replay {
         let known = self.engine.policy.rule(rule).cloned();
         let second_factor = known.as_ref().is_some_and(Rule::is_of_second_factor);
         let who = self.users.who(event, second_factor);
-        let known = known.filter(|known| self.tells(known, &who));
+        let known = known.filter(|known| self.covers(known, &who));
         let by = known.map(|known| self.subjects.of(&self.engine.policy, &known, &who).id);
-        let is_told = by.and_then(|by| self.subjects.get(by));
-        let is_told = is_told.is_some_and(|entry| entry.row.recorded > 0 && entry.is_comparable);
-        if !is_told {
+        let is_covered = by.and_then(|by| self.subjects.get(by));
+        let is_covered =
+            is_covered.is_some_and(|entry| entry.row.recorded > 0 && entry.is_comparable);
+        if !is_covered {
             self.omitted.by_earlier_blocks += 1;
             return;
         }
@@ -326,112 +326,8 @@ impl Replay {
         }
     }
 
-    fn replayed_block(&mut self, who: &Who<'_>, position: usize, standing: Standing) {
-        let (Some(rule), State::Blocked { lifts }) =
-            (self.engine.policy.rules().get(position), standing.state)
-        else {
-            return;
-        };
-        // The rows begin with the rules of the policy.
-        let counts = &mut self.rules[position].replayed;
-        if rule.is_shadow() {
-            counts.shadow_blocks += 1;
-            return;
-        }
-        counts.blocks += 1;
-        let subject = self.subjects.of(&self.engine.policy, rule, who);
-        let block = Block::new(
-            &self.rules[position].rule,
-            self.subjects.pair(who),
-            self.now,
-            lifts,
-        );
-        self.replayed.watch(subject.id, block);
-        self.subjects.entry(&subject, self.now).row.replayed += 1;
-    }
-
-    /// A block begins, which lifts after this time, or refuses nothing.
-    fn block_began(
-        &mut self,
-        event: &Event,
-        (name, counter): (&Arc<str>, &str),
-        lifts: Option<Period>,
-        attempts: &[CountedAttempt],
-    ) {
-        let counts = &mut self.rule(name).recorded;
-        match lifts {
-            Some(_) => counts.blocks += 1,
-            None => counts.shadow_blocks += 1,
-        }
-        let (who, id) = (
-            self.users.of_block(event),
-            self.subjects.counter(name, counter),
-        );
-        let policy = &self.engine.policy;
-        let rule = policy.rule(name);
-        let is_known = rule.is_some_and(|rule| self.tells(rule, &who));
-        let subject = match rule.filter(|_| is_known) {
-            Some(rule) => self.subjects.of(policy, rule, &who),
-            None => self.subjects.of_counter(name, counter, &who),
-        };
-        let start = self.from.unwrap_or(event.at).saturating_sub(SKEW);
-        let is_recent = attempts.iter().all(|attempt| attempt.at >= start);
-        // A rule that the policy does not have, or not enabled, frees all that it blocked.
-        let is_gone = rule.is_none_or(|rule| !rule.is_enabled() && !self.is_left_out(rule));
-        let is_comparable = is_recent && (is_known || is_gone);
-        let entry = self.subjects.block(&subject, id, event.at);
-        if let Some(lifts) = lifts {
-            entry.row.recorded += 1;
-            entry.set_comparable(is_comparable);
-            self.vague.earlier_blocks += u64::from(!is_comparable);
-            let block = Block::new(name, self.subjects.pair(&who), event.at, lifts);
-            self.recorded.watch(subject.id, block);
-        }
-    }
-
-    /// An operator or the app lifts a block, or an operator forgives the failures that it consists of.
-    fn block_lifted(&mut self, event: &Event, (name, counter): (&Arc<str>, &str), by_app: bool) {
-        let counter = self.subjects.counter(name, counter);
-        let Some((id, entry)) = self.subjects.by_counter(counter) else {
-            return;
-        };
-        self.now = self.now.max(event.at);
-        self.engine.set_time(self.now);
-        let who = entry.who();
-        let by_user = (self.engine.policy.rule(name)).is_some_and(Rule::counts_by_user);
-        // A full store has nothing to clear.
-        let _ = match self.is_forgiving && !by_app {
-            false => self.engine.clear(&who, name),
-            true if by_user && who.address.is_some() => self.engine.forgive(&who),
-            // It has ended by what was forgiven there.
-            true => None,
-        };
-        if by_app {
-            return;
-        }
-        if let Some(wrong) = self.recorded.unwatch(id) {
-            self.rule(&wrong.rule).recorded.wrong += 1;
-        }
-        if let Some(wrong) = self.replayed.unwatch(id) {
-            self.rule(&wrong.rule).replayed.wrong += 1;
-        }
-    }
-
-    /// A success shows that blocks of the same user at the same address were wrong.
-    fn succeeded(&mut self, who: &Who<'_>) {
-        let Some(pair) = self.subjects.pair(who) else {
-            return;
-        };
-        for wrong in self.recorded.succeeded(pair, self.now) {
-            self.rule(&wrong.rule).recorded.wrong += 1;
-        }
-        for wrong in self.replayed.succeeded(pair, self.now) {
-            self.rule(&wrong.rule).replayed.wrong += 1;
-        }
-    }
-
-    /// Whether a rule is replayed, and the record tells what it counts of this caller.
-    fn tells(&self, rule: &Rule, who: &Who<'_>) -> bool {
+    /// Whether a rule is replayed, and the record contains what it counts of this caller.
+    fn covers(&self, rule: &Rule, who: &Who<'_>) -> bool {
         !self.is_left_out(rule) && (who.name.is_some() || !rule.counts_by_user())
     }
 

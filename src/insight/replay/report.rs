@@ -47,7 +47,7 @@ pub struct ReplayReport {
 pub struct ReplayedRule {
     /// Its name.
     pub rule: Arc<str>,
-    /// Whether the policy has the rule, enabled, and the record tells what the rule counts by.
+    /// Whether the policy has the rule, enabled, and the record contains what the rule counts by.
     pub is_replayed: bool,
     /// What the record has of it.
     pub recorded: RuleCounts,

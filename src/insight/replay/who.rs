@@ -1,4 +1,4 @@
-//! Whose an event is, as far as it tells.
+//! The caller of an event, as far as the event names it.
 
 use std::{borrow::Cow, fmt};
 
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Who<'a> {
     pub(super) address: Option<Address>,
-    /// What tells the user from others: the name in normal form, or what a record shows of it.
+    /// What distinguishes the user from others: the name in normal form, or what a record shows of it.
     pub(super) name: Option<Cow<'a, str>>,
     pub(super) typed: Option<&'a str>,
     pub(super) second_factor: bool,

@@ -9,95 +9,19 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use smallvec::SmallVec;
 
+use super::entry::Entry;
 use crate::{
-    Address, KnownAddresses, Token,
+    Token,
     algorithm::Millis,
     store::{
-        Key, Settlement, Slot, Store, StoreError, StoreErrorKind, StoreFuture,
+        Settlement, Slot, StoreError, StoreErrorKind,
         owned::{OwnedKey, OwnedSlot, OwnedSlots},
     },
 };
-
-/// A pending write. Replaying it twice changes nothing more.
-#[derive(Clone)]
-pub(super) enum Entry {
-    Settle {
-        tokens: SmallVec<[Token; 2]>,
-        settlement: Settlement,
-        slots: OwnedSlots,
-        at: Millis,
-    },
-    Remember {
-        key: OwnedKey,
-        address: Address,
-        keep: KnownAddresses,
-    },
-}
-
-impl Entry {
-    /// An attempt that the store never saw failed. It is written under a token derived from its own: its
-    /// reserve, which was given up, may still run and be canceled, and that must not take back the failure.
-    pub(super) fn record(token: Token, slots: OwnedSlots, at: Millis) -> Self {
-        Self::Settle {
-            tokens: [token.derived()].as_slice().into(),
-            settlement: Settlement::Recorded,
-            slots,
-            at,
-        }
-    }
-
-    pub(super) fn cancel(tokens: SmallVec<[Token; 2]>, slots: OwnedSlots) -> Self {
-        Self::Settle {
-            tokens,
-            settlement: Settlement::Canceled,
-            slots,
-            at: Millis::MAX,
-        }
-    }
-
-    /// Writes it to the store.
-    pub(super) fn replay(&self, store: &impl Store, now: Millis) -> StoreFuture<()> {
-        match self {
-            Self::Settle {
-                tokens,
-                settlement,
-                slots,
-                at,
-            } => {
-                let ago = Duration::from_millis(now.saturating_sub(*at));
-                let settled = store.settle(tokens, *settlement, &slots.as_slots(), ago);
-                settled.map_ok(drop)
-            }
-            Self::Remember { key, address, keep } => store.remember(&key.as_key(), *address, *keep),
-        }
-    }
-
-    /// A key that it writes to.
-    pub(super) fn key(&self) -> Option<Key<'_>> {
-        match self {
-            Self::Settle { slots, .. } => slots.keys().next().map(OwnedKey::as_key),
-            Self::Remember { key, .. } => Some(key.as_key()),
-        }
-    }
-
-    /// The failure that it writes, and where.
-    fn failure(&self) -> Option<(Token, &OwnedSlots)> {
-        match self {
-            Self::Settle {
-                tokens,
-                settlement: Settlement::Failed | Settlement::Recorded,
-                slots,
-                ..
-            } => Some((*tokens.first()?, slots)),
-            _ => None,
-        }
-    }
-}
 
 /// Attempts in flight that the store has not seen, and pending writes in their order.
 pub(super) struct Journal {
@@ -398,7 +322,7 @@ impl Inner {
                 }
                 Some((token, slots)) if is_chosen(token, slots) => {
                     self.count_failure(&entry, false);
-                    let entry = without_counters(entry, keys);
+                    let entry = entry.without(keys);
                     if let Some(entry) = &entry {
                         self.count_failure(entry, true);
                     }
@@ -430,30 +354,5 @@ impl Inner {
                 self.failures.remove(&hash);
             }
         }
-    }
-}
-
-/// A pending failure without these counters; `None` if nothing is left to write.
-fn without_counters(failure: Entry, keys: &[&OwnedKey]) -> Option<Entry> {
-    match failure {
-        Entry::Settle {
-            tokens,
-            settlement: settlement @ Settlement::Recorded,
-            mut slots,
-            at,
-        } => {
-            slots.remove(keys);
-            (slots.len() > 0).then_some(Entry::Settle {
-                tokens,
-                settlement,
-                slots,
-                at,
-            })
-        }
-        Entry::Settle { tokens, slots, .. } if slots.keys().all(|key| keys.contains(&key)) => {
-            let both = tokens.iter().flat_map(|token| [*token, token.derived()]);
-            Some(Entry::cancel(both.collect(), slots))
-        }
-        other => Some(other),
     }
 }

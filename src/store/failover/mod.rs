@@ -1,7 +1,7 @@
 //! Decides without the store while it can't be reached, and replays afterwards what it has missed.
 //!
 //! A circuit [breaker](breaker) keeps callers from waiting for a store that fails. Meanwhile attempts are
-//! decided as the declared [`Outage`] mode asks; in the fallback mode by a [`MemoryStore`] that follows
+//! decided by the configured [`Outage`] mode; in the fallback mode by a [store in memory](fallback) that follows
 //! what the store admits through this process, so that it starts with what this process has seen.
 //! Outcomes that could not be written go into a [journal], which a [task](replay) replays.
 //!
@@ -9,15 +9,17 @@
 //! everything, and the fallback, which has. So the moment of recovery is no amnesty.
 
 mod breaker;
+mod decide;
+mod entry;
+mod fallback;
 mod journal;
 mod outage;
 mod replay;
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,16 +27,10 @@ use std::{
 
 use smallvec::SmallVec;
 
-use self::{
-    breaker::Breaker,
-    journal::{Entry, Journal},
-    replay::Replay,
-};
+use self::{breaker::Breaker, entry::Entry, fallback::Fallback, journal::Journal, replay::Replay};
 use super::{
-    CancelLater, CounterName, Key, Ledger, MemoryStore, Remote, Settled, Settlement, Slot,
-    Standings, Store, StoreChange, StoreError, StoreErrorKind, StoreFuture, StoreListener,
-    StoreStatus,
-    fingerprint::Fingerprint,
+    CancelLater, CounterName, Key, Remote, Settled, Settlement, Slot, Standings, Store,
+    StoreChange, StoreError, StoreFuture, StoreListener, StoreStatus,
     owned::{OwnedKey, OwnedSlots},
 };
 use crate::{
@@ -57,11 +53,7 @@ struct Shared<S> {
     breaker: Breaker,
     journal: Journal,
     replay: Replay,
-    /// What this process has seen: attempts that the store admitted, and those it did not see.
-    fallback: MemoryStore,
-    /// Counters that failures have filled in the fallback, by their names on the server.
-    full: Mutex<HashMap<Vec<u8>, Fingerprint>>,
-    capacity: usize,
+    fallback: Fallback,
     clock: Arc<dyn Clock>,
     fallback_decisions: AtomicU64,
     admitted_uncounted: AtomicU64,
@@ -76,10 +68,6 @@ impl<S> Shared<S> {
         for listener in listeners {
             listener(change);
         }
-    }
-
-    fn full(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Fingerprint>> {
-        self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,9 +87,7 @@ impl<S: Remote> Failover<S> {
             breaker: Breaker::new(deadline * 2),
             journal: Journal::new(capacity),
             replay: Replay::default(),
-            fallback: MemoryStore::with_capacity(capacity).with_clock(Arc::clone(&clock)),
-            full: Mutex::default(),
-            capacity,
+            fallback: Fallback::new(capacity, Arc::clone(&clock)),
             clock,
             fallback_decisions: AtomicU64::new(0),
             admitted_uncounted: AtomicU64::new(0),
@@ -127,10 +113,7 @@ impl<S: Remote> Failover<S> {
 
     /// Drops the failures of a counter whose block was lifted elsewhere, by its name on the server.
     pub(crate) fn forget(&self, name: &[u8]) {
-        let counter = self.shared.full().remove(name);
-        if let Some(counter) = counter {
-            self.shared.fallback.forget(counter);
-        }
+        self.shared.fallback.forget(name);
     }
 
     /// Drops what this process would refuse by, or write later, in counters that an operator has cleared, by
@@ -150,176 +133,15 @@ impl<S: Remote> Failover<S> {
 
     /// Forgets known addresses.
     pub(crate) fn forget_known(&self, key: &Key<'_>, address: Option<Address>) {
-        let _ = now(Ledger::forget(&self.shared.fallback, key, address));
+        self.shared.fallback.forget_known(key, address);
     }
 
     pub(crate) fn downgrade(&self) -> WeakFailover<S> {
         WeakFailover(Arc::downgrade(&self.shared))
     }
 
-    /// Whether the fallback knows attempts that count and that the store has not seen.
-    fn is_ahead(&self) -> bool {
-        self.shared.outage == Outage::Fallback && !self.shared.journal.is_empty()
-    }
-
-    /// At least half of the capacity is kept for outages.
-    fn may_follow(&self) -> bool {
-        let has_room = || self.shared.fallback.len() < self.shared.capacity / 2;
+    fn has_fallback(&self) -> bool {
         self.shared.outage == Outage::Fallback
-            && (has_room() || {
-                self.shared.fallback.search_for_room();
-                has_room()
-            })
-    }
-
-    /// Asks the store, and the fallback too while that is ahead.
-    async fn decide(
-        &self,
-        token: Token,
-        lease: Duration,
-        slots: OwnedSlots,
-        reply: StoreFuture<Standings>,
-    ) -> Result<Standings, StoreError> {
-        let fallback = &self.shared.fallback;
-        let slots = &*slots.as_slots();
-        let both = self.is_ahead();
-        if both
-            && let Ok(standings) = now(fallback.reserve(token, lease, slots))
-            && !standings.admitted()
-        {
-            return Ok(standings);
-        }
-        let (asked, decisions) = (self.shared.clock.now(), self.fallback_decisions());
-        let reply = reply.await;
-        let admitted = reply.as_ref().is_ok_and(Standings::admitted);
-        if both && !admitted {
-            let _ = now(fallback.settle(&[token], Settlement::Canceled, slots, Duration::ZERO));
-        }
-        let standings = match self.observe(reply) {
-            Ok(standings) => standings,
-            Err(error) => return self.degraded(token, lease, slots, || error),
-        };
-        if admitted && !both {
-            // The fallback may have decided other attempts meanwhile, also if they are replayed by now.
-            if self.is_ahead() || self.fallback_decisions() != decisions {
-                if let Ok(refused) = now(fallback.reserve(token, lease, slots))
-                    && !refused.admitted()
-                {
-                    self.cancel_later(&[token], slots);
-                    return Ok(refused);
-                }
-            } else if self.may_follow() {
-                fallback.follow(token, lease, slots, &standings, asked);
-            }
-        }
-        Ok(standings)
-    }
-
-    /// Decides without the store.
-    fn degraded(
-        &self,
-        token: Token,
-        lease: Duration,
-        slots: &[Slot<'_>],
-        error: impl FnOnce() -> StoreError,
-    ) -> Result<Standings, StoreError> {
-        let shared = &*self.shared;
-        if let Some(refused) = shared.inner.recall(slots) {
-            return Ok(refused);
-        }
-        let lease_ends = shared.clock.now().saturating_add(to_millis(lease));
-        match shared.outage {
-            Outage::Closed => Err(error()),
-            Outage::Open => {
-                if !lease.is_zero() {
-                    // So that its outcome is not written. Without room it is written in vain.
-                    let nowhere = OwnedSlots::default();
-                    let _ = (shared.journal).admitted(token, slots, nowhere, lease_ends);
-                    self.replay();
-                }
-                shared.admitted_uncounted.fetch_add(1, Ordering::Relaxed);
-                events::admitted_uncounted();
-                Ok(Standings::untouched(slots))
-            }
-            Outage::Fallback => {
-                let standings = now(shared.fallback.reserve(token, lease, slots))?;
-                shared.fallback_decisions.fetch_add(1, Ordering::Relaxed);
-                if standings.admitted() {
-                    let counting = OwnedSlots::counting(slots, &standings);
-                    let noted = if lease.is_zero() {
-                        let record = Entry::record(token, counting, lease_ends);
-                        shared.journal.append(record)
-                    } else {
-                        (shared.journal).admitted(token, slots, counting, lease_ends)
-                    };
-                    if let Err(error) = noted {
-                        let _ = now((shared.fallback).settle(
-                            &[token],
-                            Settlement::Canceled,
-                            slots,
-                            Duration::ZERO,
-                        ));
-                        return Err(error);
-                    }
-                    self.replay();
-                }
-                Ok(standings)
-            }
-        }
-    }
-
-    /// Keeps the fallback up to date with a settlement. Returns the blocks that began there.
-    fn follow(
-        &self,
-        tokens: &[Token],
-        settlement: Settlement,
-        slots: &[Slot<'_>],
-        ago: Duration,
-    ) -> Vec<(usize, Standing)> {
-        let fallback = &self.shared.fallback;
-        if self.shared.outage != Outage::Fallback {
-            return Vec::new();
-        }
-        if let Some(mains) = settlement.mains() {
-            // The fallback may have missed the attempt, which succeeded all the same.
-            let cleaned = match settlement {
-                Settlement::Cleared { .. } => settlement,
-                _ => Settlement::Forgiven { mains },
-            };
-            let _ = now(fallback.settle(&[], cleaned, slots, ago));
-            let _ = now(fallback.settle(tokens, Settlement::Canceled, slots, ago));
-            return Vec::new();
-        }
-        let settled = now(fallback.settle(tokens, settlement, slots, ago)).unwrap_or_default();
-        if settlement != Settlement::Failed {
-            return settled.began;
-        }
-        let mut began = settled.began;
-        // It was admitted when there was no room to follow.
-        if settled.changed == 0 && self.may_follow() {
-            let recorded = now(fallback.settle(tokens, Settlement::Recorded, slots, ago));
-            began = recorded.unwrap_or_default().began;
-        }
-        self.note_full(slots);
-        began
-    }
-
-    /// Notes the names of counters that are blocked in the fallback, to forget them when the server reports
-    /// that they are lifted.
-    fn note_full(&self, slots: &[Slot<'_>]) {
-        let Ok(standings) = now(self.shared.fallback.check(slots)) else {
-            return;
-        };
-        for (slot, standing) in slots.iter().zip(&*standings) {
-            if standing.enforced().is_blocked() {
-                let name = self.shared.inner.name(&slot.key);
-                let mut full = self.shared.full();
-                if full.len() >= self.shared.capacity {
-                    full.clear();
-                }
-                full.insert(name, slot.key.fingerprint);
-            }
-        }
     }
 
     /// Writes to the store, or to the journal if the store fails. Returns what that did, or `pending` if it is
@@ -371,7 +193,7 @@ impl<S: Remote> Failover<S> {
         reply
     }
 
-    /// Reads from the store, or from what this process knows.
+    /// Reads from the store, or from what this process has in memory.
     fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&S) -> StoreFuture<T>,
@@ -391,7 +213,7 @@ impl<S: Remote> Failover<S> {
 
 impl<S: Remote> Store for Failover<S> {
     fn reserve(&self, token: Token, lease: Duration, slots: &[Slot<'_>]) -> StoreFuture<Standings> {
-        // Nothing is asked, which must not look like a store that answers.
+        // Nothing is sent, which must not count as a reply for the breaker.
         if slots.is_empty() {
             return StoreFuture::ready(Ok(Standings::default()));
         }
@@ -422,7 +244,7 @@ impl<S: Remote> Store for Failover<S> {
                     Outage::Open => Ok(Standings::untouched(slots)),
                     Outage::Fallback => match shared.inner.recall(slots) {
                         Some(refused) => Ok(refused),
-                        None => now(shared.fallback.check(slots)),
+                        None => shared.fallback.check(slots),
                     },
                 }
             },
@@ -440,7 +262,12 @@ impl<S: Remote> Store for Failover<S> {
         if slots.is_empty() {
             return StoreFuture::ready(Ok(Settled::default()));
         }
-        let began = self.follow(tokens, settlement, slots, ago);
+        let began = if self.has_fallback() {
+            let name = |key: &Key<'_>| shared.inner.name(key);
+            (shared.fallback).settled(tokens, settlement, slots, ago, name)
+        } else {
+            Vec::new()
+        };
         // Until the store has written it, the blocks that begin are those of this process.
         let pending = Settled::changed(slots.len()).with_began(began);
         if let Settlement::Cleared { mains } | Settlement::Forgiven { mains } = settlement {
@@ -506,8 +333,8 @@ impl<S: Remote> Store for Failover<S> {
     }
 
     fn remember(&self, key: &Key<'_>, address: Address, keep: KnownAddresses) -> StoreFuture<()> {
-        if self.may_follow() {
-            let _ = now(self.shared.fallback.remember(key, address, keep));
+        if self.has_fallback() {
+            self.shared.fallback.remember(key, address, keep);
         }
         let owned = OwnedKey::new(key);
         let entry = move || Entry::Remember {
@@ -523,7 +350,7 @@ impl<S: Remote> Store for Failover<S> {
         self.read(
             |inner| inner.known(key, keep),
             move |shared, error| match shared.outage {
-                Outage::Fallback => now(shared.fallback.known(&owned.as_key(), keep)),
+                Outage::Fallback => shared.fallback.known(&owned.as_key(), keep),
                 Outage::Closed | Outage::Open => Err(error),
             },
         )
@@ -574,14 +401,6 @@ impl<S: Remote> CancelLater for WeakFailover<S> {
         store.cancel_later(tokens, slots);
         true
     }
-}
-
-/// The reply of the fallback, which is ready at once.
-fn now<T>(reply: StoreFuture<T>) -> Result<T, StoreError> {
-    reply.at_once().unwrap_or_else(|_| {
-        let message = "a store in memory did not answer at once";
-        Err(StoreError::new(StoreErrorKind::Protocol, message))
-    })
 }
 
 impl<S> Clone for Failover<S> {

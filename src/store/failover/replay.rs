@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Failover, journal::Entry};
+use super::{Failover, entry::Entry};
 use crate::{
     Token, events,
     store::{Remote, StoreChange, StoreError, StoreErrorKind},

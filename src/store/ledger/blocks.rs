@@ -21,7 +21,7 @@ pub struct BlockNote<'a> {
     pub lifts: Period,
     /// The address or network that the counter belongs to.
     pub address: Option<Address>,
-    /// What the counter tells callers apart by beside the address, as in the subject of a
+    /// What the counter distinguishes callers by beside the address, as in the subject of a
     /// [key](crate::store::Key) without an address: with it, all blocks of one user are found.
     pub subject: Option<&'a [u8]>,
     /// What the caller wants to be returned with the block, 4 KiB at most. A reader of the store can read it.
@@ -79,8 +79,9 @@ pub struct BlockQuery<'a> {
     pub address: Option<Address>,
     /// Only those that were noted with this subject.
     pub subject: Option<&'a [u8]>,
-    /// Only those of addresses in this network, given by an address in it and the length of its prefix. The
-    /// index is searched for them, 5,000 entries at a time.
+    /// Only those of addresses in this network, given by an address in it and the length of its prefix. In Redis,
+    /// an IPv4 network of 24 bits or more is looked up address by address. For any other the index is searched, 5,000
+    /// entries at a time, so that a page may be empty and have a next one.
     pub network: Option<(IpAddr, u8)>,
     /// Where to continue: [`BlockPage::next`] of a page of the same query.
     pub after: Option<&'a str>,

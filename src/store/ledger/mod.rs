@@ -45,7 +45,7 @@ pub(crate) const MAX_HISTORY: usize = 32 * 1024 * 1024;
 
 /// The books of a store: which blocks are in force, what counters hold, which document a fleet runs.
 ///
-/// A store that can be operated returns it from [`Store::ledger`](super::Store::ledger). It knows keys,
+/// A store that can be operated returns it from [`Store::ledger`](super::Store::ledger). It handles keys,
 /// limits, names and texts, nothing of users and requests. Its contract:
 ///
 /// - **The index of blocks is a hint; the counters are the truth.** [`note`](Self::note) writes an entry and
@@ -115,7 +115,7 @@ pub trait Ledger: Debug + Send + Sync + 'static {
     fn inspect(&self, counters: &[(&CounterName, &Limit)]) -> StoreFuture<Vec<Contents>>;
 
     /// Removes every failure, in whatever spelling, and every summary from these counters, and from no other.
-    /// Attempts in flight stay. Returns which of them were blocked. Other processes are told, so that none
+    /// Attempts in flight stay. Returns which of them were blocked. Other processes are notified, so that none
     /// refuses from what it has cached; this one forgets at once, even if the call fails. A repetition after a
     /// lost reply finds none blocked.
     fn clear(&self, counters: &[(&CounterName, &Limit)]) -> StoreFuture<Vec<bool>>;

@@ -5,20 +5,18 @@
 use std::{
     fmt, iter,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
-use tokio::{
-    sync::{Notify, oneshot},
-    time::{Instant, timeout_at},
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    cancel::Cancellations,
     connection::{Failure, Link},
     counters::{Call, Counters},
     keys::KeyScheme,
@@ -27,22 +25,16 @@ use super::{
 };
 use crate::{
     Address, KnownAddresses, Limit, Period, Token,
-    algorithm::{Millis, State},
+    algorithm::Millis,
     clock::{Clock, to_millis},
-    events,
     store::{
-        Announcements, Announcer, CancelLater, Key, Remote, Reporters, Restorable, ServerId,
-        Settled, Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
+        Announcements, Announcer, Key, Remote, Reporters, Restorable, ServerId, Settled,
+        Settlement, Slot, Standings, Store, StoreError, StoreErrorKind, StoreFuture,
     },
 };
 
 /// The kind of a counter that only probes use. No rule can have this name.
 const PROBE: &str = "probe:";
-/// How many cancellations may wait behind reserves that were not answered. Beyond that they go into the
-/// journal, which may send them ahead of a reserve that is stalled on its way: as many as may be in flight
-/// when a path stalls.
-const CANCELING: usize = 8_192;
-
 /// Counters in Redis, on one server or in a cluster.
 #[derive(Clone)]
 pub(super) struct Backend {
@@ -57,11 +49,7 @@ struct Shared {
     clock: Option<Arc<dyn Clock>>,
     /// Whether a server has refused counters with different hash tags, as a cluster does.
     is_cluster: AtomicBool,
-    /// Cancellations on their way behind reserves that were not answered.
-    canceling: AtomicUsize,
-    canceled: Notify,
-    /// Takes over those that were not answered either.
-    cancel_later: OnceLock<Box<dyn CancelLater>>,
+    cancellations: Cancellations,
     /// Announces new versions of the document.
     announcer: Announcer,
     /// Starts the subscription, if that waits until announcements are asked for.
@@ -75,9 +63,7 @@ impl Backend {
             keys,
             clock,
             is_cluster: AtomicBool::new(false),
-            canceling: AtomicUsize::new(0),
-            canceled: Notify::new(),
-            cancel_later: OnceLock::new(),
+            cancellations: Cancellations::default(),
             announcer: Announcer::new(),
             subscribe: Mutex::default(),
         };
@@ -87,10 +73,8 @@ impl Backend {
         }
     }
 
-    /// Hands cancellations that get no answer to `later`. To be called once.
-    pub(super) fn set_cancel_later(&self, later: impl CancelLater + 'static) {
-        let set = self.shared.cancel_later.set(Box::new(later));
-        debug_assert!(set.is_ok(), "it is set when the store is built");
+    pub(super) fn cancellations(&self) -> &Cancellations {
+        &self.shared.cancellations
     }
 
     pub(super) fn scheme(&self) -> &KeyScheme {
@@ -175,7 +159,7 @@ impl Backend {
         Arc::new(Counters::new(slots, &self.shared.keys))
     }
 
-    /// Asks for counters that share a slot.
+    /// Reserves in counters that share a slot; without a token, reads how they stand.
     pub(super) async fn ask_slot(
         &self,
         token: Option<Token>,
@@ -198,54 +182,6 @@ impl Backend {
             Some(token) if failure.was_sent => Err(self.withdraw(token, counters, failure)),
             _ => Err(failure),
         }
-    }
-
-    /// Takes back an attempt that may have been written although its reserve failed: it will not be
-    /// settled, and must not become a failure when its lease ends.
-    ///
-    /// If the reserve may still run, the cancellation goes behind it on the same connection, on which
-    /// commands keep their order.
-    fn withdraw(&self, token: Token, counters: &Arc<Counters>, mut failure: Failure) -> Failure {
-        let canceling = &self.shared.canceling;
-        match failure.follow_up.take() {
-            Some(send) if canceling.load(Ordering::Relaxed) < CANCELING => {
-                let cancel = self.call(counters, &[token], Settlement::Canceled, 0);
-                canceling.fetch_add(1, Ordering::SeqCst);
-                let (backend, counters) = (self.clone(), Arc::clone(counters));
-                tokio::spawn(async move {
-                    if !send(cancel).await {
-                        backend.cancel_later(&[token], &counters);
-                    }
-                    backend.shared.canceling.fetch_sub(1, Ordering::SeqCst);
-                    backend.shared.canceled.notify_waiters();
-                });
-            }
-            _ => self.cancel_later(&[token], counters),
-        }
-        failure
-    }
-
-    pub(super) fn cancel_later(&self, tokens: &[Token], counters: &Counters) {
-        let slots = counters.as_slots();
-        let later = self.shared.cancel_later.get();
-        if !later.is_some_and(|later| later.cancel_later(tokens, &slots)) {
-            let message = "the store was dropped before a cancellation was written";
-            events::not_canceled(&StoreError::new(StoreErrorKind::Connection, message));
-        }
-    }
-
-    /// Takes attempts back, by the deadline or later.
-    pub(super) async fn cancel(
-        &self,
-        tokens: &[Token],
-        counters: &Counters,
-        deadline: Instant,
-    ) -> Settled {
-        let canceled = self.settle_by_slot(tokens, Settlement::Canceled, counters, 0, deadline);
-        canceled.await.unwrap_or_else(|_| {
-            self.cancel_later(tokens, counters);
-            Settled::default()
-        })
     }
 
     pub(super) fn call(
@@ -287,25 +223,9 @@ impl Backend {
         or_empty(&mut command, self.now());
         let backend = self.clone();
         StoreFuture::pending(async move {
-            let deadline = backend.link.deadline();
             let script = Arc::clone(&KNOWN_ADDRESSES);
-            let reply = backend.run(Call { command, script }, deadline).await;
-            reply::addresses(&reply.map_err(|failure| failure.error)?)
+            reply::addresses(&backend.ask_script(Call { command, script }).await?)
         })
-    }
-
-    /// Waits until the cancellations on their way are answered or given up.
-    async fn canceled(&self) -> Result<(), StoreError> {
-        loop {
-            let canceled = self.shared.canceled.notified();
-            if self.shared.canceling.load(Ordering::SeqCst) == 0 {
-                return Ok(());
-            }
-            if timeout_at(self.link.deadline(), canceled).await.is_err() {
-                let message = "Redis does not answer, and cancellations are pending";
-                return Err(StoreError::new(StoreErrorKind::Connection, message));
-            }
-        }
     }
 }
 
@@ -394,11 +314,11 @@ impl Remote for Backend {
         let key = Key::new(address, PROBE, subject);
         let (backend, counters) = (self.clone(), self.counters(&[Slot::new(key, &limit)]));
         StoreFuture::pending(async move {
-            let (programs, deadline) = (&backend.shared.programs, backend.link.deadline());
+            let programs = &backend.shared.programs;
             let reserve = counters.reserve(programs, Some(token), Duration::ZERO, backend.now());
-            // Not taken back if it fails: the counter is of no one, and expires within a second.
-            let reply = backend.run(reserve, deadline).await;
-            counters.standings(&reply.map_err(|failure| failure.error)?, Some(token))?;
+            // Not taken back if it fails: no client has this counter, and it expires within a second.
+            let reply = backend.ask_script(reserve).await?;
+            counters.standings(&reply, Some(token))?;
             let (tokens, deadline) = ([token], backend.link.deadline());
             let canceled =
                 backend.settle_by_slot(&tokens, Settlement::Canceled, &counters, 0, deadline);
@@ -432,8 +352,7 @@ impl Restorable for Backend {
         StoreFuture::pending(async move {
             let programs = &backend.shared.programs;
             let call = counters.restore(programs, server, lifts, usage, backend.now());
-            let reply = backend.run(call, backend.link.deadline()).await;
-            reply::restored(&reply.map_err(|failure| failure.error)?)
+            reply::restored(&backend.ask_script(call).await?)
         })
     }
 
@@ -445,18 +364,6 @@ impl Restorable for Backend {
             Ok(())
         })
     }
-}
-
-/// Notes which server reported the blocks among these.
-pub(super) fn reporters(
-    positions: impl Iterator<Item = usize>,
-    standings: &Standings,
-    server: Option<ServerId>,
-) -> Reporters {
-    let blocked = positions.zip(&**standings);
-    let blocked = blocked.filter(|(_, standing)| matches!(standing.state, State::Blocked { .. }));
-    let reported = blocked.filter_map(|(position, _)| Some((position, server?)));
-    reported.collect()
 }
 
 impl fmt::Debug for Backend {

@@ -9,9 +9,10 @@ use tokio::{sync::Notify, time::timeout_at};
 use super::{
     Outage, RedisStore,
     backend::Backend,
-    connection::{Connections, FromPool},
+    connection::Connections,
     invalidation::{Subscribe, Subscriber},
     keys::KeyScheme,
+    pool::FromPool,
     tls::Certificates,
     topology::{Describe, Topology},
 };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    backend::{Backend, reporters},
+    backend::Backend,
     connection::Failure,
     counters::{Counters, Group},
     reply,
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Token,
     algorithm::{Millis, Standing, State},
-    store::{Reporters, Settled, Settlement, Standings, StoreError},
+    store::{Reporters, ServerId, Settled, Settlement, Standings, StoreError},
 };
 
 impl Backend {
@@ -58,7 +58,7 @@ impl Backend {
         self.ask_by_slot(token, lease, groups, deadline).await
     }
 
-    /// Asks one slot after the other. A later one is asked to admit only if those before have: a client
+    /// Reserves in one slot after the other. A later one is asked to admit only if those before have: a client
     /// that is refused by address can't take places away from an account, not even for a moment.
     async fn ask_by_slot(
         &self,
@@ -194,6 +194,18 @@ impl Backend {
         }
         Ok(all_lifted)
     }
+}
+
+/// Notes which server reported the blocks among these.
+fn reporters(
+    positions: impl Iterator<Item = usize>,
+    standings: &Standings,
+    server: Option<ServerId>,
+) -> Reporters {
+    let blocked = positions.zip(&**standings);
+    let blocked = blocked.filter(|(_, standing)| matches!(standing.state, State::Blocked { .. }));
+    let reported = blocked.filter_map(|(position, _)| Some((position, server?)));
+    reported.collect()
 }
 
 /// How a counter stands without the attempt that it has just admitted.

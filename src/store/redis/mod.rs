@@ -6,15 +6,18 @@
 
 mod backend;
 mod builder;
+mod cancel;
 mod cluster;
 mod connection;
 mod counters;
 #[cfg(feature = "serde")]
 mod endpoint;
+mod fault;
 mod health;
 mod invalidation;
 mod keys;
 mod ledger;
+mod pool;
 mod reply;
 mod scripts;
 mod shared_connection;

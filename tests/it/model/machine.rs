@@ -1,4 +1,4 @@
-//! The state machine alone, and what everybody says in the oracle's terms.
+//! The state machine alone, and standings in the oracle's terms.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use tower_login_rate_limit::{
 
 use crate::support::oracle::{Answer, Verdict};
 
-/// Whether the state machine and the oracle say the same, where there is no exception. The machine knows of no
-/// shadows: it says that a counter refuses.
+/// Whether the state machine and the oracle agree, where there is no exception. The machine has no
+/// shadows: it reports that a counter refuses.
 pub fn agree(machine: &[Option<Standing>], expected: &[Answer]) -> Result<(), TestCaseError> {
     for (standing, expected) in machine.iter().zip(expected) {
         if let Some(standing) = standing {

@@ -1,6 +1,12 @@
 //! The index of blocks in Redis, and other lists whose entries leave by themselves.
 
-use std::{collections::HashMap, iter, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    iter,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use redis::Value;
 
@@ -10,6 +16,7 @@ use super::{
     record,
 };
 use crate::{
+    Address,
     algorithm::Millis,
     clock::to_millis,
     store::{
@@ -25,8 +32,10 @@ use crate::{
     },
 };
 
-/// How many entries a script lists of one index at most: it must not run for long.
-const MAX_LISTED: usize = 500;
+/// How many entries a script lists of one index at most: some 0.3 ms in Redis.
+const MAX_LISTED: usize = 200;
+/// Networks of at least this many bits, 256 addresses at most, are looked up address by address.
+const SMALL_NETWORK: u8 = 24;
 /// What lasts as long as this many milliseconds lasts forever.
 const FOREVER: Millis = 1 << 50;
 /// How many entries a script drops at most.
@@ -115,6 +124,11 @@ impl Backend {
             (Some(subject), _) => vec![vec![scheme.blocks_of_subject(&scheme.subject(subject))]],
             (None, Some(address)) => vec![vec![scheme.blocks_at(address)]],
             (None, None) => {
+                if let Some(addresses) = query.network.and_then(addresses_of) {
+                    return addresses
+                        .map(|address| vec![scheme.blocks_at(address)])
+                        .collect();
+                }
                 let mut rules = query.rules.to_vec();
                 rules.sort_unstable();
                 rules.dedup();
@@ -355,6 +369,20 @@ impl Lists {
     }
 }
 
+/// The addresses of a small IPv4 network. Of IPv6 there is none: policies count its clients by networks of any length.
+fn addresses_of((ip, prefix): (IpAddr, u8)) -> Option<impl Iterator<Item = Address>> {
+    let IpAddr::V4(ip) = ip else {
+        return None;
+    };
+    if !(SMALL_NETWORK..=32).contains(&prefix) {
+        return None;
+    }
+    let last = u32::MAX.checked_shr(prefix.into()).unwrap_or_default();
+    let first = ip.to_bits() & !last;
+    let address = |bits| Address::new(Ipv4Addr::from_bits(bits).into(), 128);
+    Some((first..=first | last).map(address))
+}
+
 /// Reads one entry of a list.
 fn entry(values: &[Value]) -> Option<Listed> {
     let [Value::BulkString(name), Value::BulkString(lifts), text] = values else {
@@ -382,4 +410,34 @@ fn numbers(reply: &Value) -> Option<Vec<u64>> {
         _ => None,
     };
     values.iter().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_networks_are_their_addresses() {
+        for (network, prefix, expected) in [
+            ("192.0.2.7", 32, Some((1, "192.0.2.7", "192.0.2.7"))),
+            ("192.0.2.7", 30, Some((4, "192.0.2.4", "192.0.2.7"))),
+            ("192.0.2.7", 24, Some((256, "192.0.2.0", "192.0.2.255"))),
+            (
+                "255.255.255.255",
+                24,
+                Some((256, "255.255.255.0", "255.255.255.255")),
+            ),
+            ("192.0.2.7", 23, None),
+            ("192.0.2.7", 33, None),
+            ("2001:db8::", 128, None),
+        ] {
+            let addresses = addresses_of((network.parse().unwrap(), prefix));
+            let addresses: Option<Vec<_>> =
+                addresses.map(|all| all.map(|address| address.to_string()).collect());
+            let found = addresses
+                .as_ref()
+                .map(|all| (all.len(), &*all[0], &*all[all.len() - 1]));
+            assert_eq!(found, expected, "{network}/{prefix}");
+        }
+    }
 }

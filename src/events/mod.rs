@@ -3,186 +3,30 @@
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
+/// Emits an event of the `tracing` crate, if the feature is enabled.
+macro_rules! event {
+    ($level:ident, $($event:tt)*) => {{
+        // One target for all, whichever file they are in: filters name it.
+        #[cfg(feature = "tracing")]
+        tracing::$level!(target: "tower_login_rate_limit::events", $($event)*);
+    }};
+}
+
+mod denied;
+mod sampled;
+
 #[cfg(feature = "redis")]
 use std::time::Duration;
-use std::{
-    fmt,
-    sync::{
-        Mutex, Once, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{fmt, sync::Once};
 
+pub(crate) use self::denied::{Samples, denied, shadowed};
+#[cfg(any(feature = "axum", feature = "tonic"))]
+pub(crate) use self::sampled::Sampled;
 #[cfg(feature = "tracing")]
 use crate::algorithm::State;
 #[cfg(feature = "redis")]
 use crate::store::redis::Outage;
-use crate::{
-    Address, Outcome, Refusal, Rule,
-    algorithm::Standing,
-    extract::ExtractErrorKind,
-    response::{Denial, DenialKind},
-    store::StoreError,
-};
-
-/// Emits an event of the `tracing` crate, if the feature is enabled.
-macro_rules! event {
-    ($level:ident, $($event:tt)*) => {{
-        #[cfg(feature = "tracing")]
-        tracing::$level!($($event)*);
-    }};
-}
-
-/// Counts events that clients can cause at will, of which only some are logged: the first, the tenth, the
-/// hundredth and so on. Needs no clock.
-#[derive(Debug, Default)]
-pub(crate) struct Sampled(AtomicU64);
-
-impl Sampled {
-    /// The number of events so far, if this one is to be logged.
-    fn next(&self) -> Option<u64> {
-        let count = self.0.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let is_power = count.checked_ilog10().map(|digits| 10_u64.pow(digits)) == Some(count);
-        is_power.then_some(count)
-    }
-}
-
-/// A sampled event of each rule.
-#[derive(Debug, Default)]
-struct SampledByRule(Mutex<Vec<(Box<str>, Sampled)>>);
-
-impl SampledByRule {
-    /// Policies change, and the names of their rules.
-    const MOST: usize = 64;
-
-    /// The number of events of this rule so far, if this one is to be logged.
-    fn next(&self, rule: &str) -> Option<u64> {
-        let mut rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let position = rules.iter().position(|(name, _)| **name == *rule);
-        let position = position.unwrap_or_else(|| {
-            if rules.len() >= Self::MOST {
-                rules.clear();
-            }
-            rules.push((rule.into(), Sampled::default()));
-            rules.len() - 1
-        });
-        rules[position].1.next()
-    }
-}
-
-/// The sampled events of a layer.
-#[derive(Debug, Default)]
-pub(crate) struct Samples {
-    shadowed: SampledByRule,
-    denied: Sampled,
-    misconfigured: Sampled,
-    no_address: Sampled,
-    ambiguous_user: Sampled,
-    no_user: Sampled,
-    body_broken: Sampled,
-    body_timeout: Sampled,
-    body_too_large: Sampled,
-}
-
-/// A request was denied, or would have been if the layer were not in shadow mode.
-pub(crate) fn denied(denial: &Denial, samples: &Samples, shadow: bool) {
-    match denial.kind() {
-        DenialKind::Refused(refusal) => event!(
-            info,
-            rule = refusal.rule(),
-            reason = ?refusal.reason(),
-            usage = refusal.usage(),
-            limit = refusal.limit(),
-            lifts = %refusal.lifts_in_words(),
-            shadow,
-            "login attempt refused"
-        ),
-        DenialKind::Denied(denied) => {
-            if let Some(count) = samples.denied.next() {
-                event!(
-                    info,
-                    rule = denied.rule(),
-                    count,
-                    shadow,
-                    "login request denied by an access rule"
-                );
-            }
-        }
-        DenialKind::Undecided(error) => {
-            event!(error, %error, shadow, "login attempt not decided: the store failed");
-        }
-        DenialKind::Settled => event!(
-            warn,
-            shadow,
-            "login attempt identified after it was settled"
-        ),
-        DenialKind::NoAddress(error) | DenialKind::AmbiguousUser(error)
-            if error.kind() == ExtractErrorKind::Misconfigured =>
-        {
-            if let Some(count) = samples.misconfigured.next() {
-                event!(error, %error, count, shadow, "login requests can't be counted");
-            }
-        }
-        DenialKind::NoAddress(error) => {
-            if let Some(count) = samples.no_address.next() {
-                event!(warn, %error, count, shadow, "login request without a readable address");
-            }
-        }
-        DenialKind::AmbiguousUser(error) => {
-            if let Some(count) = samples.ambiguous_user.next() {
-                event!(warn, %error, count, shadow, "login request with an ambiguous user");
-            }
-        }
-        DenialKind::NoUser => {
-            if let Some(count) = samples.no_user.next() {
-                event!(warn, count, shadow, "login request without a user");
-            }
-        }
-        DenialKind::BodyBroken => {
-            if let Some(count) = samples.body_broken.next() {
-                event!(info, count, shadow, "login request with an incomplete body");
-            }
-        }
-        DenialKind::BodyTimeout => {
-            if let Some(count) = samples.body_timeout.next() {
-                event!(
-                    warn,
-                    count,
-                    shadow,
-                    "login request with a body that did not arrive in time"
-                );
-            }
-        }
-        DenialKind::BodyTooLarge { limit } => {
-            if let Some(count) = samples.body_too_large.next() {
-                event!(
-                    warn,
-                    limit,
-                    count,
-                    shadow,
-                    "login request with a body that is too large"
-                );
-            }
-        }
-    }
-}
-
-/// A rule in shadow would have refused an attempt.
-pub(crate) fn shadowed(refusal: &Refusal, samples: &Samples) {
-    if let Some(count) = samples.shadowed.next(refusal.rule()) {
-        event!(
-            info,
-            rule = refusal.rule(),
-            reason = ?refusal.reason(),
-            usage = refusal.usage(),
-            limit = refusal.limit(),
-            lifts = %refusal.lifts_in_words(),
-            count,
-            shadow = true,
-            "login attempt would be refused by a rule in shadow"
-        );
-    }
-}
+use crate::{Address, Outcome, Rule, algorithm::Standing, store::StoreError};
 
 /// A failure began a block. Logged by the process that settled the failure, so once for each block.
 pub(crate) fn block_began(rule: &Rule, address: Address, standing: &Standing) {
@@ -210,7 +54,7 @@ pub(crate) fn block_not_listed(error: &StoreError) {
 /// A handler takes a `LoginAttempt` on a route without the layer.
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub(crate) fn missing_layer(error: &dyn fmt::Display) {
-    static COUNT: Sampled = Sampled(AtomicU64::new(0));
+    static COUNT: Sampled = Sampled::new();
     if let Some(count) = COUNT.next() {
         event!(error, %error, count, "a login handler was not called");
     }

@@ -1,19 +1,18 @@
-//! Reads the replies of scripts strictly: what is not exactly a valid reply is an error, not a permission.
-
-use std::time::Duration;
+//! Replies of scripts that reserve attempts, or read how counters stand.
 
 use redis::Value;
 
+use super::{VALUES, standing, unexpected};
 use crate::{
-    Address, Period, Token,
+    Token,
     algorithm::{Standing, State},
-    store::{ServerId, Settled, Settlement, Standings, StoreError, StoreErrorKind},
+    store::{ServerId, Standings, StoreError},
 };
 
 /// Reads the reply of `reserve.lua`. `token` is what was reserved, `None` after a check; `window` is the
 /// limit of a counter that is a sliding window, `is_shadow` whether one is in shadow. With a block comes the server
 /// that reports it.
-pub(super) fn standings(
+pub(in super::super) fn standings(
     reply: &Value,
     token: Option<Token>,
     counters: usize,
@@ -73,7 +72,7 @@ fn server_id(value: &Value) -> Option<ServerId> {
 }
 
 /// Reads the reply of `restore.lua`: the server on which the counter is blocked now.
-pub(super) fn restored(reply: &Value) -> Result<Option<ServerId>, StoreError> {
+pub(in super::super) fn restored(reply: &Value) -> Result<Option<ServerId>, StoreError> {
     match reply {
         Value::BulkString(id) if id.is_empty() => Ok(None),
         value => {
@@ -113,154 +112,12 @@ fn admitted(
     standings.filter(|standings| standings.len() == counters)
 }
 
-/// The number of values for each counter.
-const VALUES: usize = 5;
-
-/// Reads how one counter stands, and whether the attempt is in it.
-pub(super) fn standing(values: &[Value], ours: Option<Token>) -> Option<(Standing, bool)> {
-    let [
-        Value::Int(usage),
-        Value::Int(limit),
-        token,
-        Value::Int(reset),
-        Value::Int(thousandths),
-    ] = values
-    else {
-        return None;
-    };
-    let usage = u32::try_from(*usage).ok()?;
-    let limit = u32::try_from(*limit).ok().filter(|limit| *limit > 0)?;
-    let is_in = match (token, ours) {
-        (Value::BulkString(token), _) if token.is_empty() => None,
-        (Value::BulkString(token), Some(ours)) if token == ours.as_bytes() => Some(true),
-        (Value::Nil, _) => Some(false),
-        _ => return None,
-    };
-    let state = match (is_in, *reset) {
-        (None, -1..) => State::Exempt,
-        (Some(true), 0) => State::Clear,
-        (Some(false), 0) if usage < limit => State::Clear,
-        (Some(false), 0) => State::Busy,
-        (Some(false), -1) => State::Blocked {
-            lifts: Period::Forever,
-        },
-        (Some(false), 1..) => State::Blocked {
-            lifts: Period::Of(Duration::from_millis(reset.unsigned_abs())),
-        },
-        _ => return None,
-    };
-    let standing = Standing {
-        usage,
-        limit,
-        thousandths: u64::try_from(*thousandths).ok()?,
-        state,
-    };
-    Some((standing, is_in == Some(true)))
-}
-
-/// What left this many counters that were cleaned up, and the positions of those whose blocks ended.
-pub(super) fn cleaned_up(
-    reply: &Value,
-    counters: usize,
-) -> Result<(Vec<Token>, Vec<usize>), StoreError> {
-    let unexpected = || unexpected("cleanup.lua", reply);
-    let Value::Array(values) = reply else {
-        return Err(unexpected());
-    };
-    let (tokens, lifted) = match values.split_last() {
-        Some((Value::Array(lifted), tokens)) => (tokens, &**lifted),
-        _ => (&**values, &[][..]),
-    };
-    let token = |value: &Value| match value {
-        Value::BulkString(bytes) => bytes.as_slice().try_into().ok().map(Token::from_bytes),
-        _ => None,
-    };
-    let tokens = tokens.iter().map(token).collect::<Option<_>>();
-    (tokens.zip(positions(lifted, counters))).ok_or_else(unexpected)
-}
-
-/// Reads the reply of a script that settles attempts in this many counters: failures begin blocks, and others end
-/// them.
-pub(super) fn settled(
-    reply: &Value,
-    counters: usize,
-    settlement: Settlement,
-) -> Result<Settled, StoreError> {
-    let changed = |n: i64| usize::try_from(n).ok().filter(|n| *n <= counters);
-    let settled = match reply {
-        Value::Int(n) => changed(*n).map(Settled::changed),
-        Value::Array(values) => match values.split_first() {
-            Some((_, [])) => None,
-            Some((Value::Int(n), blocks)) => {
-                changed(*n).map(Settled::changed).and_then(|settled| {
-                    Some(match settlement {
-                        Settlement::Canceled => settled.with_lifted(positions(blocks, counters)?),
-                        _ => settled.with_began(began(blocks, counters)?),
-                    })
-                })
-            }
-            _ => None,
-        },
-        _ => None,
-    };
-    settled.ok_or_else(|| unexpected("a script that changes counters", reply))
-}
-
-/// Reads positions of counters.
-fn positions(values: &[Value], counters: usize) -> Option<Vec<usize>> {
-    let position = |value: &Value| match value {
-        Value::Int(i) => usize::try_from(*i).ok().filter(|i| *i < counters),
-        _ => None,
-    };
-    values.iter().map(position).collect()
-}
-
-/// Reads the blocks that a failure began.
-fn began(values: &[Value], counters: usize) -> Option<Vec<(usize, Standing)>> {
-    let chunks = values.chunks_exact(VALUES);
-    if !chunks.remainder().is_empty() {
-        return None;
-    }
-    let block = |values: &[Value]| {
-        let [Value::Int(position), usage, limit, reset, rate] = values else {
-            return None;
-        };
-        let position = usize::try_from(*position).ok().filter(|i| *i < counters)?;
-        let values = [usage, limit, &Value::Nil, reset, rate].map(Value::clone);
-        let (standing, _) = standing(&values, None)?;
-        standing.is_blocked().then_some((position, standing))
-    };
-    chunks.map(block).collect()
-}
-
-/// Reads a list of addresses.
-pub(super) fn addresses(reply: &Value) -> Result<Vec<Address>, StoreError> {
-    let address = |value: &Value| match value {
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        _ => None,
-    };
-    match reply {
-        Value::Array(values) => values.iter().map(address).collect::<Option<_>>(),
-        _ => None,
-    }
-    .ok_or_else(|| unexpected("known_addresses.lua", reply))
-}
-
-pub(super) fn unexpected(script: &str, reply: &Value) -> StoreError {
-    let mut shown = format!("{reply:?}");
-    if let Some((end, _)) = shown.char_indices().nth(200) {
-        shown.truncate(end);
-        shown.push('…');
-    }
-    StoreError::new(
-        StoreErrorKind::Protocol,
-        format!("unexpected reply of {script}: {shown}"),
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::{Period, store::StoreErrorKind};
 
     const TOKEN: Token = Token::from_bytes([7; 16]);
     const OURS: Option<&[u8]> = Some(&[7; 16]);
@@ -440,7 +297,7 @@ mod tests {
             counter(1, 5, OURS, 12),
             counter(1, 5, OURS, -1),
             counter(1, 5, other, 0),
-            counter(1, 5, None, 0), // refused by nobody
+            counter(1, 5, None, 0), // no counter refuses
             counter(5, 5, None, -2),
             counter(5, 5, EXEMPT, -2),
             [counter(1, 5, OURS, 0), counter(1, 5, None, 0)].concat(),
@@ -461,45 +318,8 @@ mod tests {
         }
         for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::Boolean(true)] {
             assert!(standings(&reply, Some(TOKEN), 1, |_| Some(5), |_| false).is_err());
-            assert!(addresses(&reply).is_err());
-            assert!(cleaned_up(&reply, 2).is_err());
         }
-        // A check that says that something was reserved.
+        // A check whose reply contains a reserved attempt.
         assert!(read(counter(1, 5, OURS, 0), false).is_err());
-        let failed = |reply: Value| settled(&reply, 2, Settlement::Failed);
-        assert!(failed(Value::Int(-1)).is_err());
-        assert!(failed(Value::Int(3)).is_err());
-        assert!(failed(Value::Nil).is_err());
-        let blocked = [1, 1, 5, 5, 1000, 5000].map(Value::Int);
-        assert_eq!(
-            failed(Value::Array(blocked.to_vec())).unwrap().began.len(),
-            1
-        );
-        for (i, wrong) in [(0, -1), (1, 2), (2, -1), (3, 0), (4, 0), (4, -2), (5, -1)] {
-            let mut values = blocked.to_vec();
-            values[i] = Value::Int(wrong);
-            assert!(failed(Value::Array(values)).is_err(), "{i}: {wrong}");
-        }
-        for len in [0, 1, 5] {
-            assert!(failed(Value::Array(blocked[..len].to_vec())).is_err());
-        }
-        assert!(addresses(&Value::Array(vec![Value::BulkString(b"nowhere".to_vec())])).is_err());
-        let short = Value::Array(vec![Value::BulkString(vec![7; 15])]);
-        assert!(cleaned_up(&short, 2).is_err());
-        // Positions of counters that there are not, and what is no position.
-        let lifted = |values: &[Value]| {
-            let reply = Value::Array(values.to_vec());
-            let cleaned_up = cleaned_up(&Value::Array(vec![reply.clone()]), 2);
-            let counted = [&[Value::Int(1)], values].concat();
-            let canceled = settled(&Value::Array(counted), 2, Settlement::Canceled);
-            (
-                cleaned_up.ok().map(|(_, lifted)| lifted),
-                canceled.ok().map(|settled| settled.lifted),
-            )
-        };
-        assert_eq!(lifted(&[Value::Int(1)]), (Some(vec![1]), Some(vec![1])));
-        for wrong in [Value::Int(2), Value::Int(-1), Value::Nil, Value::Okay] {
-            assert_eq!(lifted(&[wrong]), (None, None));
-        }
     }
 }

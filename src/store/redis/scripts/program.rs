@@ -1,124 +1,21 @@
-//! The scripts, with the limits of their counters written into their text.
-//!
-//! A policy's numbers are the same in every call. In the text they cost nothing to send and nothing to
-//! parse. A server keeps each text that it has run, so their number is bounded: a process makes texts for
-//! [`INLINE`] sets of limits, and none if the server holds [`SERVER_MAX`] already; the limits of further
-//! sets are passed as an argument, to one generic text of each script.
+//! The scripts for counters with certain limits, which are written into the text or passed as an argument.
 
 use std::{
     fmt::Write,
-    sync::{
-        Arc, LazyLock, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
-use redis::{Cmd, RedisError, ToRedisArgs, Value, aio::ConnectionLike};
+use redis::Cmd;
 
-use super::connection::error_code;
+use super::{Script, render};
 use crate::{
     KnownAddresses, Limit,
     algorithm::{Algorithm, Millis},
 };
 
-/// How many sets of limits a process writes into texts. A policy needs about five, on a cluster ten.
-const INLINE: usize = 64;
-/// How many scripts a server may hold before no process adds texts of its own.
-pub(super) const SERVER_MAX: u64 = 1_000;
-
-/// A script, known to the server by its hash.
-pub(super) struct Script {
-    source: String,
-    hash: String,
-    /// Whether a server has run it for this process.
-    is_loaded: AtomicBool,
-}
-
-impl Script {
-    fn new(source: String) -> Self {
-        Self {
-            hash: redis::Script::new(&source).get_hash().to_owned(),
-            source,
-            is_loaded: AtomicBool::new(false),
-        }
-    }
-
-    /// A call with these keys, by hash; arguments follow.
-    pub(super) fn call<'k>(&self, keys: impl Iterator<Item = &'k [u8]> + Clone) -> Cmd {
-        let count = keys.clone().count();
-        let mut command = Cmd::with_capacity(8 + count, 96 + count * 80);
-        command.arg("EVALSHA").arg(&self.hash).arg(count);
-        for key in keys {
-            command.arg(key);
-        }
-        command
-    }
-
-    /// Runs a call by hash, and by source on a server that does not have the script or is not expected
-    /// to: that runs and keeps it in one step, so there is no moment in between at which it could be flushed.
-    pub(super) async fn run(
-        &self,
-        call: &Cmd,
-        connection: &mut impl ConnectionLike,
-    ) -> Result<Value, RedisError> {
-        if self.is_loaded.load(Ordering::Relaxed) {
-            match call.query_async(connection).await {
-                Err(error) if error_code(&error) == Some("NOSCRIPT") => {}
-                reply => return reply,
-            }
-        }
-        let reply = self.by_source(call).query_async(connection).await;
-        if reply.is_ok() {
-            self.is_loaded.store(true, Ordering::Relaxed);
-        }
-        reply
-    }
-
-    fn by_source(&self, by_hash: &Cmd) -> Cmd {
-        let mut command = Cmd::new();
-        command.arg("EVAL").arg(&self.source);
-        for arg in by_hash.args_iter().skip(2) {
-            if let redis::Arg::Simple(arg) = arg {
-                command.arg(arg);
-            }
-        }
-        command
-    }
-}
-
-/// Scripts that have no limits.
-macro_rules! scripts_without_limits {
-    ($($(#[$doc:meta])* $name:ident: $file:literal,)*) => {
-        $(
-            $(#[$doc])*
-            pub(super) static $name: LazyLock<Arc<Script>> = LazyLock::new(|| {
-                let source = include_str!(concat!("../../../lua/", $file));
-                Arc::new(Script::new(render(source, &|_| String::new())))
-            });
-        )*
-    };
-}
-
-scripts_without_limits! {
-    /// Remembers and lists known addresses.
-    KNOWN_ADDRESSES: "known_addresses.lua",
-    /// Enters a name into an index.
-    NOTE: "note.lua",
-    /// Lists entries of indexes.
-    NOTES: "notes.lua",
-    /// Counts entries of indexes.
-    COUNT_NOTES: "count_notes.lua",
-    /// Drops entries of an index.
-    DROP_NOTES: "drop_notes.lua",
-    /// Reads a version of the document.
-    DOCUMENT: "document.lua",
-    /// Writes a version of the document.
-    REPLACE_DOCUMENT: "replace_document.lua",
-}
-
 /// Which of the scripts.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(in super::super) enum Kind {
     Reserve,
     Settle,
     Cleanup,
@@ -134,13 +31,13 @@ const KINDS: usize = 7;
 impl Kind {
     const fn source(self) -> &'static str {
         match self {
-            Self::Reserve => include_str!("../../../lua/reserve.lua"),
-            Self::Settle => include_str!("../../../lua/settle.lua"),
-            Self::Cleanup => include_str!("../../../lua/cleanup.lua"),
-            Self::Record => include_str!("../../../lua/record.lua"),
-            Self::Restore => include_str!("../../../lua/restore.lua"),
-            Self::Inspect => include_str!("../../../lua/inspect.lua"),
-            Self::Clear => include_str!("../../../lua/clear.lua"),
+            Self::Reserve => include_str!("../../../../lua/reserve.lua"),
+            Self::Settle => include_str!("../../../../lua/settle.lua"),
+            Self::Cleanup => include_str!("../../../../lua/cleanup.lua"),
+            Self::Record => include_str!("../../../../lua/record.lua"),
+            Self::Restore => include_str!("../../../../lua/restore.lua"),
+            Self::Inspect => include_str!("../../../../lua/inspect.lua"),
+            Self::Clear => include_str!("../../../../lua/clear.lua"),
         }
     }
 
@@ -166,9 +63,9 @@ impl Kind {
 pub(super) type Row = (Limit, Option<KnownAddresses>, bool);
 
 /// The scripts for counters with certain limits, in this order.
-pub(super) struct Program {
-    rows: Box<[Row]>,
-    lease: Millis,
+pub(in super::super) struct Program {
+    pub(super) rows: Box<[Row]>,
+    pub(super) lease: Millis,
     channel: Arc<str>,
     scripts: [OnceLock<Arc<Script>>; KINDS],
     /// The limits as an argument, where they are not part of the texts.
@@ -176,7 +73,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    fn new(rows: Box<[Row]>, lease: Millis, channel: Arc<str>, is_inline: bool) -> Self {
+    pub(super) fn new(rows: Box<[Row]>, lease: Millis, channel: Arc<str>, is_inline: bool) -> Self {
         let mut program = Self {
             rows,
             lease,
@@ -190,7 +87,7 @@ impl Program {
         program
     }
 
-    pub(super) fn script(&self, kind: Kind) -> Arc<Script> {
+    pub(in super::super) fn script(&self, kind: Kind) -> Arc<Script> {
         if self.argument.is_some() {
             return kind.generic();
         }
@@ -207,7 +104,7 @@ impl Program {
     }
 
     /// Ends a call with the limits, if they are not part of the text.
-    pub(super) fn finish(&self, command: &mut Cmd) {
+    pub(in super::super) fn finish(&self, command: &mut Cmd) {
         if let Some(argument) = &self.argument {
             command.arg(argument);
         }
@@ -277,7 +174,7 @@ impl Program {
                 }))
             }
             _ => {
-                debug_assert!(false, "a script asks for {name}");
+                debug_assert!(false, "a script inserts {name}");
                 "nil".to_owned()
             }
         }
@@ -369,98 +266,4 @@ impl Syntax {
         }
         table + "}"
     }
-}
-
-/// The text of a script: `insert` lines replaced, what is included included, without comments.
-fn render(source: &str, insert: &dyn Fn(&str) -> String) -> String {
-    const COUNTERS: &str = include_str!("../../../lua/counters.lua");
-    const INDEX: &str = include_str!("../../../lua/index.lua");
-    let mut text = String::with_capacity(source.len());
-    for line in source.lines().map(str::trim) {
-        if let Some(names) = line.strip_prefix("-- insert ") {
-            text += &insert(names);
-        } else if line == "-- include counters.lua" {
-            text += &render(COUNTERS, insert);
-        } else if line == "-- include index.lua" {
-            text += &render(INDEX, insert);
-        } else if !line.starts_with("--") {
-            text += line;
-        } else {
-            continue;
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// The programs that this process uses.
-pub(super) struct Programs {
-    channel: Arc<str>,
-    programs: RwLock<Vec<Arc<Program>>>,
-    /// Whether the server holds too many scripts already.
-    is_full: AtomicBool,
-}
-
-impl Programs {
-    pub(super) fn new(channel: &str) -> Self {
-        Self {
-            channel: channel.into(),
-            programs: RwLock::default(),
-            is_full: AtomicBool::new(false),
-        }
-    }
-
-    /// Makes no further texts.
-    pub(super) fn set_full(&self) {
-        self.is_full.store(true, Ordering::Relaxed);
-    }
-
-    /// A program for counters with these limits whose texts are the same for all limits: for calls that are
-    /// rare, and must not take the place of others.
-    pub(super) fn generic<'l>(&self, limits: impl Iterator<Item = &'l Limit>) -> Program {
-        let rows = limits.map(|limit| (limit.clone(), None, false)).collect();
-        Program::new(rows, 0, Arc::clone(&self.channel), false)
-    }
-
-    /// The program for counters with these limits.
-    pub(super) fn get<'l>(
-        &self,
-        rows: impl Iterator<Item = (&'l Limit, Option<KnownAddresses>, bool)> + Clone,
-        lease: Millis,
-    ) -> Arc<Program> {
-        let is_it = |program: &&Arc<Program>| {
-            let mut pairs = program.rows.iter().zip(rows.clone());
-            program.lease == lease
-                && program.rows.len() == rows.clone().count()
-                && pairs.all(|((limit, keep, shadow), row)| (limit, *keep, *shadow) == row)
-        };
-        let programs = self.programs.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(program) = programs.iter().find(is_it) {
-            return Arc::clone(program);
-        }
-        drop(programs);
-        let rows_owned = rows
-            .clone()
-            .map(|(limit, keep, shadow)| (limit.clone(), keep, shadow))
-            .collect();
-        let mut programs = (self.programs.write()).unwrap_or_else(PoisonError::into_inner);
-        if let Some(program) = programs.iter().find(is_it) {
-            return Arc::clone(program);
-        }
-        let is_inline = programs.len() < INLINE && !self.is_full.load(Ordering::Relaxed);
-        let channel = Arc::clone(&self.channel);
-        let program = Arc::new(Program::new(rows_owned, lease, channel, is_inline));
-        if is_inline {
-            programs.push(Arc::clone(&program));
-        }
-        program
-    }
-}
-
-/// An argument that may be left to the server: nothing is sent as an empty string.
-pub(super) fn or_empty<T: ToRedisArgs>(command: &mut Cmd, arg: Option<T>) {
-    match arg {
-        Some(arg) => command.arg(arg),
-        None => command.arg(""),
-    };
 }

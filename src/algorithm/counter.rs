@@ -1,9 +1,11 @@
 //! The state of a counter, the same for all algorithms.
 
+#[cfg(feature = "memory")]
+use super::attempts;
 use super::{
     Algorithm, Limit, Millis, Standing, State,
     aggregate::{self, Aggregate},
-    attempts::{Attempts, Entry, Spelling},
+    attempts::{Attempts, Spelling},
     backoff,
     block::LastBlock,
     sliding_counter::{Counts, SlidingCounter},
@@ -295,7 +297,8 @@ impl Counter {
     }
 
     /// The attempts kept one by one, the oldest first: those that have failed by `now`, and the others.
-    pub(crate) fn split(&self, now: Millis) -> (&[Entry], &[Entry]) {
+    #[cfg(feature = "memory")]
+    pub(crate) fn split(&self, now: Millis) -> (&[attempts::Entry], &[attempts::Entry]) {
         self.attempts.split(now)
     }
 

@@ -2,6 +2,7 @@
 
 mod body;
 pub mod classify;
+mod config;
 mod decision;
 mod future;
 mod guard;
@@ -14,7 +15,6 @@ use std::{
     any::TypeId,
     fmt,
     marker::PhantomData,
-    net::IpAddr,
     sync::{Arc, Once},
     time::Duration,
 };
@@ -23,14 +23,15 @@ use http::{Method, request::Parts};
 use tower_layer::Layer;
 
 use crate::{
-    Caller, LoginLimiter, Part, events,
+    LoginLimiter, events,
     extract::{
         ExtractAddress, ExtractBodyUser, ExtractError, ExtractUser, NoUser, PeerAddress, ReadBody,
-        value::{self, PathPattern, plain_path},
+        value::{PathPattern, plain_path},
     },
-    limiter::InForce,
     response::{ByAccept, Respond},
 };
+
+use config::{Classifier, Config, Notices, UserSource};
 
 pub use body::{ReplayedBody, ResponseBody};
 pub use classify::Classify;
@@ -106,102 +107,8 @@ pub struct LoginRateLimitLayer<M = HeadOnly> {
     mode: PhantomData<fn() -> M>,
 }
 
-#[derive(Clone)]
-struct Config {
-    limiter: LoginLimiter,
-    address: Arc<dyn ExtractAddress>,
-    user: UserSource,
-    missing_user: MissingUser,
-    values: Vec<(Arc<str>, Value)>,
-    body_limit: usize,
-    /// `None` for no limit.
-    body_timeout: Option<Duration>,
-    pass_oversized: bool,
-    marked_checks: bool,
-    is_second_factor: bool,
-    classifier: Classifier,
-    notices: Arc<Notices>,
-    responder: Arc<dyn Respond>,
-    filter: Option<Filter>,
-    body_filter: Option<BodyFilter>,
-    shadow: bool,
-    rate_limit_fields: bool,
-}
-
-/// What a layer has logged.
-#[derive(Debug)]
-struct Notices {
-    no_outcome: Once,
-    no_user: Once,
-    no_second_factor: Once,
-    nested: Once,
-    rejected: Once,
-    samples: events::Samples,
-}
-
-#[derive(Clone)]
-enum Classifier {
-    /// [`FailureByDefault`](classify::FailureByDefault), which logs a missing outcome.
-    Default,
-    /// [`ByStatus`](classify::ByStatus).
-    ByStatus,
-    Custom(Arc<dyn Classify>),
-}
-
-impl Classifier {
-    fn get(&self) -> &dyn Classify {
-        match self {
-            Self::Default => &classify::FailureByDefault,
-            Self::ByStatus => &classify::ByStatus,
-            Self::Custom(classifier) => &**classifier,
-        }
-    }
-}
-
-type Filter = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-type BodyFilter = Arc<dyn Fn(ReadBody<'_>) -> Result<bool, ExtractError> + Send + Sync>;
-type Value = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
-
-#[derive(Clone)]
-enum UserSource {
-    /// The handler identifies the user.
-    Handler,
-    Head(Arc<dyn ExtractUser>),
-    Body(Arc<dyn ExtractBodyUser>),
-}
-
 /// How long a body may take. A login is one packet; the slowest connections take seconds.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-
-impl Config {
-    /// A caller at this address, with the values that rules count by.
-    #[inline]
-    fn caller(&self, in_force: &InForce, address: IpAddr, request: &Parts) -> Caller<'static> {
-        let mut caller = Caller::new(address).with_second_factor(self.is_second_factor);
-        caller.is_shadowed = self.shadow;
-        if in_force.counts_by_path
-            && let Some(path) = value::path(request)
-        {
-            caller = caller.with_value(Part::PATH, path);
-        }
-        if in_force.counts_by_user_agent
-            && let Some(agent) = value::user_agent(request)
-        {
-            caller = caller.with_value(Part::USER_AGENT, agent);
-        }
-        for (name, value) in &self.values {
-            if let Some(value) = value(request) {
-                caller = caller.with_value(name.to_string(), value);
-            }
-        }
-        caller
-    }
-
-    #[inline]
-    fn counts(&self, request: &Parts) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter(request))
-    }
-}
 
 impl LoginRateLimitLayer {
     /// A layer with this limiter.
@@ -530,14 +437,5 @@ impl<M> fmt::Debug for LoginRateLimitLayer<M> {
         f.debug_struct("LoginRateLimitLayer")
             .field("config", &self.config)
             .finish()
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("limiter", &self.limiter)
-            .field("shadow", &self.shadow)
-            .finish_non_exhaustive()
     }
 }

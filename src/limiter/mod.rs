@@ -2,27 +2,29 @@
 
 mod began;
 mod block_gauge;
+mod decide;
+mod error;
+mod forgive;
 mod in_force;
 mod lifted;
 mod newest;
 mod telemetry;
 
-pub(crate) use self::newest::Newest;
 use self::{block_gauge::IsDue, lifted::Watched, telemetry::Telemetry};
+pub(crate) use self::{decide::KnownBlock, newest::Newest};
+pub use error::ReserveError;
 #[cfg(feature = "admin")]
 pub(crate) use in_force::Canary;
 pub(crate) use in_force::{Access, Allowed, InForce};
 
 use std::{
     borrow::Cow,
-    error::Error,
     fmt,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use arc_swap::{ArcSwap, Guard};
@@ -30,14 +32,12 @@ use arc_swap::{ArcSwap, Guard};
 #[cfg(feature = "admin")]
 use crate::live::LiveState;
 use crate::{
-    Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, PolicyError, Reason, Refusal,
-    Report, Rule, Token,
-    access::{AccessDenied, AccessQuery, AccessRules},
-    attempt::{Counted, InFlight, Reservation, Slots, Tracker, User, Within, refusal_of},
-    event::LiftedBy,
-    metrics::{Metrics, StoreCall},
+    Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, PolicyError, Report, Rule, Token,
+    access::AccessRules,
+    attempt::{Counted, InFlight, Reservation, Slots, Tracker, User},
+    metrics::StoreCall,
     normalize,
-    store::{Settlement, Standings, Store, StoreError, StoreFuture, StoreStatus},
+    store::{Standings, Store, StoreError, StoreFuture, StoreStatus},
 };
 
 /// Limits attempts to log in by their outcome.
@@ -302,178 +302,6 @@ impl LoginLimiter {
         (policy, caller)
     }
 
-    /// What the access rules make of a caller, as far as it is known without a request.
-    #[inline]
-    fn access_of(&self, in_force: &InForce, caller: &Caller<'_>) -> Access {
-        if in_force.access.is_empty() {
-            Access::Limited
-        } else {
-            self.access(in_force, caller.access_query(), caller.user.as_deref())
-        }
-    }
-
-    /// What the access rules make of a request, whose user is as it was typed.
-    #[inline]
-    pub(crate) fn access(
-        &self,
-        in_force: &InForce,
-        query: AccessQuery<'_>,
-        user: Option<&str>,
-    ) -> Access {
-        match user {
-            Some(user) if in_force.access.compares_users() => {
-                in_force.access(&query.with_user(&self.normalize(user)))
-            }
-            _ => in_force.access(&query),
-        }
-    }
-
-    /// Reserves an attempt, with a plain future: dropping that one may leave a failure behind. Within another
-    /// attempt of the same request, it has the token of that one, and counters that both have count it once.
-    #[inline]
-    pub(crate) fn decide<A, E: Send + 'static>(
-        &self,
-        in_force: &InForce,
-        caller: Caller<'_>,
-        access: Access,
-        within: Option<Box<Within>>,
-        admit: impl FnOnce(Reservation) -> A,
-        reject: fn(ReserveError, Counted<'_>) -> E,
-    ) -> Decided<A, E> {
-        let token = (within.as_ref()).map_or_else(Token::new, |outer| outer.token());
-        self.decide_with((token, within), in_force, caller, access, admit, reject)
-    }
-
-    #[inline]
-    fn decide_with<A, E: Send + 'static>(
-        &self,
-        (token, within): (Token, Option<Box<Within>>),
-        in_force: &InForce,
-        caller: Caller<'_>,
-        access: Access,
-        admit: impl FnOnce(Reservation) -> A,
-        reject: fn(ReserveError, Counted<'_>) -> E,
-    ) -> Decided<A, E> {
-        // One login is decided under one policy.
-        let policy = match &within {
-            Some(outer) => outer.policy(),
-            None => in_force.policy(caller.address),
-        };
-        let caller = self.count(policy, caller);
-        // A layer further out has noted it.
-        if within.is_none() {
-            self.note_access(&caller, token, &access);
-        }
-        match access {
-            Access::Limited => {}
-            Access::Allowed(allowed) => {
-                if within.is_none() {
-                    self.metrics().admitted();
-                }
-                let policy = Arc::clone(policy);
-                let allowed = Reservation::allowed(self, policy, token, caller, allowed, within);
-                return Ok(Ok(admit(allowed)));
-            }
-            Access::Denied(denied) => {
-                return Ok(Err(reject(ReserveError::Denied(denied), caller)));
-            }
-        }
-        let mut slots = Slots::new();
-        caller.push_slots(policy, |_| true, &mut slots);
-        let standings = self.store().reserve(token, policy.lease(), &slots);
-        let standings = self.measured(StoreCall::Reserve, standings);
-        let count = slots.len();
-        drop(slots);
-        match standings.at_once() {
-            // The refusal comes first: refused callers must not cost a copy of their name.
-            Ok(standings) => Ok(
-                match self.reserved(policy, token, &caller, standings, count) {
-                    Ok(standings) => {
-                        if within.is_none() {
-                            self.metrics().admitted();
-                        }
-                        let policy = Arc::clone(policy);
-                        let reservation =
-                            Reservation::new(self, policy, token, caller, standings, within);
-                        Ok(admit(reservation))
-                    }
-                    Err(error) => Err(reject(error, caller)),
-                },
-            ),
-            Err(standings) => {
-                let (limiter, caller) = (self.clone(), caller.into_owned());
-                let policy = Arc::clone(policy);
-                Err(MaybeReady::pending(async move {
-                    let standings = standings.await;
-                    match limiter.reserved(&policy, token, &caller, standings, count) {
-                        Ok(standings) => {
-                            if within.is_none() {
-                                limiter.metrics().admitted();
-                            }
-                            Ok(Attempt::new(Reservation::new(
-                                &limiter, policy, token, caller, standings, within,
-                            )))
-                        }
-                        Err(error) => Err(reject(error, caller)),
-                    }
-                }))
-            }
-        }
-    }
-
-    /// The standings of an attempt that the store has admitted, in `count` counters.
-    #[inline]
-    fn reserved(
-        &self,
-        policy: &Policy,
-        token: Token,
-        caller: &Counted<'_>,
-        standings: Result<Standings, StoreError>,
-        count: usize,
-    ) -> Result<Standings, ReserveError> {
-        let error = match standings {
-            Ok(standings) if standings.len() == count => {
-                match refusal_of(policy, caller.scope(), &standings) {
-                    Some(refusal) => ReserveError::Refused(refusal),
-                    None => return Ok(standings),
-                }
-            }
-            Ok(standings) => {
-                self.take_back(policy, token, caller, |_| true);
-                standings.incomplete(count).into()
-            }
-            Err(error) => error.into(),
-        };
-        self.note_rejected(caller, &error);
-        Err(error)
-    }
-
-    /// Whether the rules without a user block this caller, as far as the store knows without I/O.
-    pub(crate) fn known_block(&self, caller: Caller<'_>) -> KnownBlock {
-        let (in_force, store) = (self.in_force(), self.store());
-        let policy = in_force.policy(caller.address);
-        let caller = self.count(policy, caller);
-        let mut slots = Slots::new();
-        caller.push_slots(policy, |rule| !rule.counts_by_user(), &mut slots);
-        if slots.is_empty() {
-            return KnownBlock::None;
-        }
-        if store.recall(&slots).is_some() {
-            return KnownBlock::Cached;
-        }
-        // A store that has to be waited for begins with the first poll, so nothing is sent.
-        let Ok(Ok(standings)) = store.check(&slots).at_once() else {
-            return KnownBlock::None;
-        };
-        match refusal_of(policy, caller.scope().without_user(), &standings) {
-            Some(refusal) if refusal.reason() == Reason::Blocked => {
-                self.note_refused(&caller, &refusal);
-                KnownBlock::Blocked(refusal)
-            }
-            _ => KnownBlock::None,
-        }
-    }
-
     /// Whether both are clones of one limiter.
     #[inline]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -496,118 +324,6 @@ impl LoginLimiter {
         drop(slots);
         let standings = standings.await?.complete(count)?;
         Ok(Report::new(policy, &caller, standings))
-    }
-
-    /// Removes the failures of one user from these addresses, and those same failures from the counters
-    /// that the user shares with others: after a password was reset, for example. As with a success, only
-    /// failures of this spelling of the name.
-    ///
-    /// # Errors
-    ///
-    /// The store failed for one of the addresses. Others may have been cleaned up.
-    pub async fn cleanup(
-        &self,
-        user: &str,
-        addresses: impl IntoIterator<Item = IpAddr>,
-    ) -> Result<(), StoreError> {
-        let addresses: Vec<_> = addresses.into_iter().collect();
-        self.forgive(user, &addresses, false, Some(LiftedBy::App))
-            .await
-    }
-
-    /// As [`cleanup`](Self::cleanup), for the failures of every spelling if that is wanted. The blocks that end are
-    /// reported, unless the caller does it.
-    pub(crate) async fn forgive(
-        &self,
-        user: &str,
-        addresses: &[IpAddr],
-        every_spelling: bool,
-        by: Option<LiftedBy>,
-    ) -> Result<(), StoreError> {
-        let settlement = |mains| {
-            if every_spelling {
-                Settlement::Cleared { mains }
-            } else {
-                Settlement::Forgiven { mains }
-            }
-        };
-        // In chunks, because the deadline of each call runs from the moment it is sent.
-        for addresses in addresses.chunks(64) {
-            let calls = addresses.iter().map(|address| {
-                let in_force = self.in_force();
-                let policy = in_force.policy(*address);
-                let caller = self.count(policy, (*address, user).into());
-                self.clean_up(policy, &caller, &[], settlement, by.clone())
-            });
-            StoreFuture::all(calls.collect()).await?;
-        }
-        Ok(())
-    }
-
-    /// Lifts the block of a caller by removing all failures, in every spelling, from exactly the counters that are
-    /// the caller's own: for an address the counters by address, for a user at an address the counters by user and
-    /// address. No other counter changes, so the user may still be refused at an address that is blocked, and an
-    /// address in an IPv6 network that is.
-    ///
-    /// [`unblock_user`](Self::unblock_user) lifts the block of an account. With the feature `admin`,
-    /// `admin` (feature `admin`) lifts those of networks and of a user everywhere, reports what still refuses, and records
-    /// who did it.
-    ///
-    /// # Errors
-    ///
-    /// The store failed.
-    pub fn unblock<'a>(&self, caller: impl Into<Caller<'a>>) -> StoreFuture<()> {
-        let (caller, in_force) = (caller.into(), self.in_force());
-        let policy = in_force.policy(caller.address);
-        let caller = self.count(policy, caller);
-        let has_user = caller.user.is_some();
-        self.clear(policy, &caller, move |rule| {
-            let is_own = rule.counts_by_user() || rule.network().is_none();
-            rule.counts_by_address() && rule.counts_by_user() == has_user && is_own
-        })
-    }
-
-    /// Lifts the block of an account by removing all failures, in every spelling, from the counters by user over all
-    /// addresses. What is counted for the user at single addresses remains.
-    ///
-    /// # Errors
-    ///
-    /// The store failed.
-    pub fn unblock_user(&self, user: &str) -> StoreFuture<()> {
-        let in_force = self.in_force();
-        // Which address it is makes no difference to rules without one.
-        let caller = Caller::new(Ipv4Addr::UNSPECIFIED.into()).with_user(user);
-        let caller = caller.with_second_factor(true);
-        let canary = in_force.canary.as_ref().map(|canary| &canary.policy);
-        let policies = std::iter::once(&in_force.policy).chain(canary);
-        let cleared = policies.map(|policy| {
-            let caller = self.count(policy, caller.clone());
-            self.clear(policy, &caller, |rule| {
-                rule.counts_by_user() && !rule.counts_by_address()
-            })
-        });
-        StoreFuture::all(cleared.collect())
-    }
-
-    /// Removes all failures from the counters of a caller under these rules.
-    fn clear(
-        &self,
-        policy: &Arc<Policy>,
-        caller: &Counted<'_>,
-        rules: impl Fn(&Rule) -> bool + Send + 'static,
-    ) -> StoreFuture<()> {
-        let mut slots = Slots::new();
-        caller.push_slots(policy, &rules, &mut slots);
-        let all = Settlement::Cleared { mains: slots.len() };
-        let cleared = self.store().settle(&[], all, &slots, Duration::ZERO);
-        drop(slots);
-        let (limiter, policy) = (self.clone(), Arc::clone(policy));
-        let caller = caller.clone().into_owned();
-        cleared.map_ok(move |settled| {
-            let mut slots = Slots::new();
-            caller.push_slots(&policy, rules, &mut slots);
-            limiter.note_lifted(&policy, &caller, &settled, &slots, LiftedBy::App);
-        })
     }
 
     /// Adds an address to those that the user, spelled like this, has logged in from. A success does so by
@@ -683,61 +399,6 @@ impl LoginLimiter {
         &*self.shared.store
     }
 
-    /// Takes an attempt back under these rules, in the background if the store takes time.
-    pub(crate) fn take_back(
-        &self,
-        policy: &Policy,
-        token: Token,
-        caller: &Counted<'_>,
-        rules: impl Fn(&Rule) -> bool,
-    ) {
-        let mut slots = Slots::new();
-        caller.push_slots(policy, rules, &mut slots);
-        let canceled = Settlement::Canceled;
-        let canceled = (self.store()).settle(&[token], canceled, &slots, Duration::ZERO);
-        // Dropping the future has a task complete it.
-        drop(AttemptFuture::settle(self, canceled.map_ok(drop)));
-    }
-
-    /// Cleans up the counters by user and address of this caller, and removes the failures found there
-    /// from all others.
-    #[inline]
-    pub(crate) fn clean_up(
-        &self,
-        policy: &Arc<Policy>,
-        caller: &Counted<'_>,
-        tokens: &[Token],
-        settlement: impl Fn(usize) -> Settlement,
-        by: Option<LiftedBy>,
-    ) -> StoreFuture<()> {
-        let mut slots = Slots::new();
-        let settlement = settlement(caller.push_mains_and_others(policy, &mut slots));
-        let store = self.store();
-        let settled = store.settle(tokens, settlement, &slots, Duration::ZERO);
-        let settled = self.measured(StoreCall::Settle, settled);
-        let is_noted = Metrics::IS_ENABLED || self.is_observed();
-        let Some(by) = by.filter(|_| is_noted) else {
-            return settled.map_ok(drop);
-        };
-        match settled.at_once() {
-            Ok(settled) => StoreFuture::ready(settled.map(|settled| {
-                self.note_lifted(policy, caller, &settled, &slots, by);
-            })),
-            Err(settled) => {
-                drop(slots);
-                let (limiter, policy) = (self.clone(), Arc::clone(policy));
-                let caller = caller.clone().into_owned();
-                settled.map_ok(move |settled| {
-                    if !settled.lifted.is_empty() {
-                        let mut slots = Slots::new();
-                        caller.push_mains_and_others(&policy, &mut slots);
-                        limiter.note_lifted(&policy, &caller, &settled, &slots, by);
-                    }
-                })
-            }
-        }
-    }
-
     #[inline]
     fn count<'a>(&self, policy: &Policy, caller: Caller<'a>) -> Counted<'a> {
         Counted::new(caller, policy, |user| self.normalize(user))
@@ -781,60 +442,5 @@ impl fmt::Debug for LoginLimiter {
             .field("policy", &self.policy())
             .field("store", &self.shared.store)
             .finish_non_exhaustive()
-    }
-}
-
-/// What `admit` made of the attempt, or why there is none; the future of it if the store has to be waited for.
-pub(crate) type Decided<A, E> = Result<Result<A, E>, MaybeReady<Result<Attempt, E>>>;
-
-/// What is known of a block without I/O.
-pub(crate) enum KnownBlock {
-    /// No block is known.
-    None,
-    /// The caller is blocked.
-    Blocked(Refusal),
-    /// The caller was blocked according to a cache, which may be stale.
-    Cached,
-}
-
-/// Why no attempt was reserved.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum ReserveError {
-    /// A rule refused the attempt.
-    Refused(Refusal),
-    /// The store could not decide. The attempt is neither refused nor admitted.
-    Store(StoreError),
-    /// An access rule denied the request.
-    Denied(AccessDenied),
-    /// The attempt was settled before, because its request had ended.
-    Settled,
-}
-
-impl fmt::Display for ReserveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refused(_) => "the attempt was refused",
-            Self::Store(_) => "the store could not decide on the attempt",
-            Self::Denied(_) => "an access rule denied the request",
-            Self::Settled => "the attempt was settled when its request ended",
-        })
-    }
-}
-
-impl Error for ReserveError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Refused(refusal) => Some(refusal),
-            Self::Store(error) => Some(error),
-            Self::Denied(denied) => Some(denied),
-            Self::Settled => None,
-        }
-    }
-}
-
-impl From<StoreError> for ReserveError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }

@@ -69,7 +69,8 @@ pub fn blocks(report: &mut Report) {
         ("thousand", "a page of 1,000", None),
         ("address", "the blocks of an address", None),
         ("user", "the ten blocks of a user", None),
-        ("network", "a page of a search by network", None),
+        ("network", "the blocks of an IPv4 /24", None),
+        ("wide", "a page of a search in an IPv4 /16", None),
         ("counts", "blocks by rule, counted", None),
         ("explain", "a pair, explained", None),
     ] {

@@ -3,6 +3,7 @@
 mod decisions;
 mod description;
 mod live;
+mod once;
 mod operations;
 mod proxies;
 mod repeated;

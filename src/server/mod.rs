@@ -71,6 +71,7 @@ mod policies;
 mod problem;
 mod routes;
 mod schema;
+mod shares;
 mod tokens;
 
 use std::{fmt, sync::Arc};
@@ -85,6 +86,7 @@ pub use tokens::Tokens;
 
 use self::{
     attempt_token::AttemptSealer, idempotency::Keys, outcomes::Outcomes, policies::Policies,
+    shares::Shares,
 };
 use crate::{
     LoginLimiter, Token,
@@ -112,8 +114,8 @@ struct Inner {
     keys: Keys,
     outcomes: Outcomes,
     policies: Policies,
-    /// Streams of events that may still be opened.
-    streams: Arc<Semaphore>,
+    /// Held by streams of events.
+    streams: Arc<Shares>,
     /// Held by the preview that is computed.
     previews: Arc<Semaphore>,
     /// Held while rulesets are checked and access rules are tried.
@@ -121,7 +123,7 @@ struct Inner {
     /// Held by searches for events.
     searches: Arc<Semaphore>,
     /// Held by exports of events, until the last one is written.
-    exports: Arc<Semaphore>,
+    exports: Arc<Shares>,
     unauthorized: Sampled,
 }
 
@@ -148,11 +150,11 @@ impl Server {
             keys: Keys::new(secret),
             outcomes: Outcomes::default(),
             policies,
-            streams: Arc::new(Semaphore::new(operate::live::MAX_STREAMS)),
+            streams: Arc::new(Shares::new(operate::live::MAX_STREAMS)),
             previews: Arc::new(Semaphore::new(1)),
             checks: Arc::new(Semaphore::new(operate::MAX_CHECKS)),
             searches: Arc::new(Semaphore::new(operate::events::MAX_SEARCHES)),
-            exports: Arc::new(Semaphore::new(operate::events::MAX_EXPORTS)),
+            exports: Arc::new(Shares::new(operate::events::MAX_EXPORTS)),
             unauthorized: Sampled::default(),
         }))
     }

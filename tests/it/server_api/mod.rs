@@ -1,5 +1,6 @@
 //! The HTTP API, on real ports, with real stores.
 
+mod console;
 mod decisions;
 mod description;
 mod live;

@@ -176,7 +176,7 @@ impl super::Inner {
     ) -> Result<Decision, Problem> {
         request.validate()?;
         let Some(key) = key else {
-            let now = SystemClock.now();
+            let now = self.clock.now();
             return self.reserve_with(Token::new(), None, request, now).await;
         };
         // To its end, also if the client has gone away: a reservation that is canceled is taken back, and would take the
@@ -196,7 +196,7 @@ impl super::Inner {
         key: (&str, &str),
         request: &AttemptRequest,
     ) -> Result<Decision, Problem> {
-        let now = SystemClock.now();
+        let now = self.clock.now();
         let hash = blake3::hash(&serde_json::to_vec(request).unwrap_or_default());
         match self.keys.claim(key, hash, now, self.lease())? {
             Claim::First(token, pending) => {
@@ -299,7 +299,7 @@ impl super::Inner {
                  reservation was answered with, and give each instance the same secret",
             )
         })?;
-        let now = SystemClock.now();
+        let now = self.clock.now();
         if in_flight.expires <= now {
             return Err(not_in_flight());
         }
@@ -441,4 +441,48 @@ fn not_in_flight() -> Problem {
         "the attempt is not in flight: it was settled before, or its lease has ended, which makes it a failure. \
          Nothing has changed",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LoginLimiter, Policy,
+        clock::ManualClock,
+        server::{Role, Server, Tokens},
+        store::MemoryStore,
+    };
+
+    /// A backend takes the id of its session for the key.
+    #[tokio::test]
+    async fn a_key_for_many_guesses_buys_no_more_than_a_few() {
+        let clock = Arc::new(ManualClock::at(1_000_000_000));
+        let store = MemoryStore::new().with_clock(Arc::clone(&clock));
+        let limiter = LoginLimiter::new(Policy::default(), store);
+        let lease = limiter.policy().lease();
+        let Server(mut inner) = Server::new(limiter, Tokens::new()).unwrap();
+        inner.clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        let server = Arc::new(inner);
+        let operator = Operator::new("shop", [Role::Decide]);
+        let mut request = AttemptRequest::new([192, 0, 2, 1].into());
+        request.user = Some("alice".to_owned());
+        let (mut guesses, mut is_blocked) = (0, false);
+        for _ in 0..200 {
+            match server.reserve(&operator, Some("session-1"), &request).await {
+                Ok(decision) if decision.admitted => {
+                    guesses += 1;
+                    let token = decision.token.unwrap();
+                    let _ = server.settle(&token, Outcome::Failure, None).await;
+                }
+                Ok(decision) => {
+                    is_blocked = decision.blocked;
+                    break;
+                }
+                Err(problem) => assert_eq!(problem.status(), StatusCode::CONFLICT),
+            }
+            clock.advance(lease / 10);
+        }
+        assert!(is_blocked, "{guesses} guesses");
+        assert_eq!(guesses, 5);
+    }
 }

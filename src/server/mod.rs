@@ -91,6 +91,7 @@ use self::{
 use crate::{
     LoginLimiter, Token,
     admin::{Admin, AdminError},
+    clock::{Clock, SystemClock},
     event::{Feed, Sealer, SecretError, derive_key},
     events::Sampled,
 };
@@ -125,6 +126,8 @@ struct Inner {
     /// Held by exports of events, until the last one is written.
     exports: Arc<Shares>,
     unauthorized: Sampled,
+    /// The system's. Tests set it.
+    clock: Arc<dyn Clock>,
 }
 
 impl Server {
@@ -156,6 +159,7 @@ impl Server {
             searches: Arc::new(Semaphore::new(operate::events::MAX_SEARCHES)),
             exports: Arc::new(Shares::new(operate::events::MAX_EXPORTS)),
             unauthorized: Sampled::default(),
+            clock: Arc::new(SystemClock),
         }))
     }
 

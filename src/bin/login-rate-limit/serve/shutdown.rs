@@ -20,7 +20,7 @@ pub(super) async fn serve(listener: TcpListener, app: App, bounds: Bounds) -> Re
     let (stop, stopped) = oneshot::channel();
     let mut serving = tokio::spawn(connections::serve(listener, app.router, bounds, stopped));
     tokio::select! {
-        ended = &mut serving => return Ok(ended.map_err(|error| Failure::error(error.to_string()))?),
+        ended = &mut serving => return ended.map_err(|error| Failure::error(error.to_string())),
         signaled = signal() => signaled?,
     }
     tracing::info!("stopping: no new connections are accepted");

@@ -1,8 +1,10 @@
 //! Whether an attempt is in flight.
 
 use super::{Admin, AdminError, counters::Counter, note::Note};
+#[cfg(feature = "server")]
+use crate::live::Version;
 use crate::{
-    AttemptId, Caller, Token,
+    AttemptId, Caller, Policy, Token,
     attempt::{Counted, Slots},
 };
 
@@ -22,18 +24,20 @@ impl Admin {
         token: Token,
         caller: impl Into<Caller<'a>> + Send,
     ) -> Result<bool, AdminError> {
-        Ok(self.held(token, caller).await? == Some(true))
+        Ok(self.held(token, caller, None).await? == Some(true))
     }
 
-    /// Whether an attempt that is counted for this caller is in flight; `None` if no counter holds it.
+    /// Whether an attempt that is counted for this caller under this policy, or the one in force, is in flight; `None` if
+    /// no counter holds it.
     pub(crate) async fn held<'a>(
         &self,
         token: Token,
         caller: impl Into<Caller<'a>> + Send,
+        policy: Option<&Policy>,
     ) -> Result<Option<bool>, AdminError> {
         let counters: Vec<_> = {
             let (caller, in_force) = (caller.into(), self.limiter.in_force());
-            let policy = in_force.policy(caller.address);
+            let policy = policy.unwrap_or_else(|| in_force.policy(caller.address));
             let caller = Counted::new(caller, policy, |user| self.limiter.normalize(user));
             let mut slots = Slots::new();
             caller.push_slots(policy, |_| true, &mut slots);
@@ -52,5 +56,17 @@ impl Admin {
         let attempts = contents.iter().flatten().flat_map(|held| &held.attempts);
         let held = attempts.filter(|attempt| attempt.id == id);
         Ok(held.map(|attempt| attempt.is_in_flight).max())
+    }
+
+    /// The policies of a version, that of its canary included; none if the store does not have it.
+    #[cfg(feature = "server")]
+    pub(crate) async fn past_policies(&self, version: u64) -> Vec<Policy> {
+        let document = self.ledger.past_document(version).await.ok().flatten();
+        let past = document.and_then(|past| Version::from_text(past.version, &past.text).ok());
+        past.map_or_else(Vec::new, |past| {
+            let canary = past.ruleset.canary;
+            let canary = canary.map(|canary| canary.policy().clone());
+            [past.ruleset.policy].into_iter().chain(canary).collect()
+        })
     }
 }

@@ -18,7 +18,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 const PROTECTION: [(HeaderName, &str); 5] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (header::REFERRER_POLICY, "no-referrer"),
+    // With `no-referrer`, forms are posted with the origin `null`, which could be any site's.
+    (header::REFERRER_POLICY, "same-origin"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (
         HeaderName::from_static("cross-origin-opener-policy"),

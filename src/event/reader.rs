@@ -18,7 +18,7 @@ use crate::{
 const FOLLOW: Duration = Duration::from_millis(250);
 
 /// Entries of a stream, each with its id and its fields.
-type Entries = Vec<(String, Vec<(String, String)>)>;
+type Entries = Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>;
 
 /// The time and the number of an entry, from its id.
 fn parse_id(id: &str) -> Option<(u64, u64)> {
@@ -122,8 +122,8 @@ impl EventReader {
             let found = self.range(shard, count).await;
             let found = found.map_err(|error| self.shared.endpoint.explain(error))?;
             entries.extend(found.into_iter().map(|(id, fields)| {
-                let json = fields.into_iter().find(|(name, _)| name == FIELD);
-                let event = json.and_then(|(_, json)| serde_json::from_str::<Event>(&json).ok());
+                let json = fields.into_iter().find(|(name, _)| name == FIELD.as_bytes());
+                let event = json.and_then(|(_, json)| serde_json::from_slice::<Event>(&json).ok());
                 (shard, id, event)
             }));
         }

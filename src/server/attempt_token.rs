@@ -9,7 +9,7 @@ use chacha20poly1305::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::idempotency::KeyId;
+use super::{idempotency::KeyId, policies::PolicyId};
 use crate::{Caller, Token, algorithm::Millis};
 
 /// Bound to the purpose, and to the version of what is sealed.
@@ -47,6 +47,9 @@ pub(super) struct InFlight {
     /// The idempotency key that it was reserved with.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<KeyId>,
+    /// The policy that it was reserved under.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<PolicyId>,
 }
 
 impl InFlight {
@@ -138,6 +141,7 @@ mod tests {
             allowed: Some(("office".to_owned(), true)),
             expires: 1_790_000_000_000,
             key: None,
+            policy: None,
         }
     }
 

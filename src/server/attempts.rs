@@ -1,9 +1,6 @@
 //! Decisions for login backends in any language.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State};
 use http::{HeaderMap, StatusCode};
@@ -17,15 +14,18 @@ use super::{
     extract::{Body, Segment},
     idempotency::{Answer, Claim, Keys, Pending},
     openapi::{DoneProblem, Problems},
+    outcomes::Proof,
     problem::Problem,
 };
 use crate::{
-    Attempt, Outcome, Part, Report, ReserveError, Token,
+    Attempt, Outcome, Part, Policy, Report, ReserveError, Token,
     access::{AccessRule, Action},
     admin::AdminErrorKind,
     algorithm::{self, Millis},
+    attempt::Counted,
     clock::{Clock, SystemClock, to_millis},
     limiter::Allowed,
+    store::Standings,
 };
 
 /// How far the clocks of instances may be apart, in milliseconds. The store's clock decides; this only ends what
@@ -176,7 +176,7 @@ impl super::Inner {
     ) -> Result<Decision, Problem> {
         request.validate()?;
         let Some(key) = key else {
-            let now = SystemClock.now();
+            let now = self.clock.now();
             return self.reserve_with(Token::new(), None, request, now).await;
         };
         // To its end, also if the client has gone away: a reservation that is canceled is taken back, and would take the
@@ -196,12 +196,12 @@ impl super::Inner {
         key: (&str, &str),
         request: &AttemptRequest,
     ) -> Result<Decision, Problem> {
-        let now = SystemClock.now();
+        let now = self.clock.now();
         let hash = blake3::hash(&serde_json::to_vec(request).unwrap_or_default());
         match self.keys.claim(key, hash, now, self.lease())? {
             Claim::First(token, pending) => {
                 // The store admits a token again whose attempt has failed, perhaps at another instance.
-                match self.admin.held(token, request.caller()).await {
+                match self.admin.held(token, request.caller(), None).await {
                     Ok(Some(false)) => Err(settled_before()),
                     Err(error) if error.kind() != AdminErrorKind::Store => Err(error.into()),
                     _ => (self.reserve_with(token, Some(pending), request, now)).await,
@@ -219,7 +219,7 @@ impl super::Inner {
         request: &AttemptRequest,
         now: Millis,
     ) -> Result<Decision, Problem> {
-        let lease = self.lease();
+        let version = self.limiter.version();
         let fallback = self.limiter.store_status().fallback_decisions;
         let attempt = match self
             .limiter
@@ -233,6 +233,8 @@ impl super::Inner {
             Err(ReserveError::Settled) => return Err(settled_before()),
         };
         let status = self.limiter.store_status();
+        let policy = Arc::clone(attempt.report().policy());
+        let lease = to_millis(policy.lease());
         let answer = Answer {
             token,
             expires: now.saturating_add(lease).saturating_add(CLOCK_SKEW),
@@ -246,6 +248,7 @@ impl super::Inner {
                 lease_ms: Some(lease),
                 ..Decision::of_report(attempt.report())
             },
+            policy: (self.policies.id(version, &policy), policy),
         };
         let id = pending.as_ref().map(|pending| pending.id());
         let decision = self.with_token(request, answer.clone(), id)?;
@@ -263,16 +266,18 @@ impl super::Inner {
         answer: Answer,
         key: Option<super::idempotency::KeyId>,
     ) -> Result<Decision, Problem> {
+        let (policy_id, policy) = &answer.policy;
         let token = self.sealer.seal(&InFlight {
             token: *answer.token.as_bytes(),
             address: request.address,
             user: request.user.clone(),
-            values: request.counted_values(&self.limiter),
+            values: request.counted_values(policy),
             second_factor: request.second_factor,
             is_unverified: answer.is_unverified,
             allowed: answer.allowed,
             expires: answer.expires,
             key,
+            policy: Some(*policy_id),
         });
         Ok(Decision {
             token: Some(token.ok_or_else(unsealed)?),
@@ -294,59 +299,77 @@ impl super::Inner {
                  reservation was answered with, and give each instance the same secret",
             )
         })?;
-        let now = SystemClock.now();
+        let now = self.clock.now();
         if in_flight.expires <= now {
             return Err(not_in_flight());
         }
-        let _settling = self.begin_to_settle(in_flight.token())?;
+        let settling = (self.outcomes).begin(in_flight.token(), now, in_flight.expires);
+        let mut settling = settling.ok_or_else(not_in_flight)?;
         let named = user.filter(|user| in_flight.user.as_deref() != Some(user));
-        self.verify(&in_flight, named).await?;
-        let mut attempt = match &in_flight.allowed {
-            Some((rule, for_every_user)) => {
-                let by = Allowed {
-                    rule: rule.as_str().into(),
-                    for_every_user: *for_every_user,
-                };
-                (self.limiter).resume_allowed(in_flight.token(), in_flight.caller(), by)
-            }
-            None => self.limiter.resume(in_flight.token(), in_flight.caller()),
-        };
+        let policy = self.policy_of(&in_flight).await;
+        let proof = self.verify(&in_flight, named, &policy).await?;
+        settling.remember(proof, now)?;
+        let mut attempt = self.resume(&in_flight, policy);
         let mut refused = false;
         if let Some(user) = named {
             refused = self.identify(&in_flight, &mut attempt, user).await?;
         }
         let outcome = if refused { Outcome::Failure } else { outcome };
-        attempt.settle(outcome).await?;
+        settling.is_written(true);
+        if let Err(error) = attempt.settle(outcome).await {
+            settling.is_written(false);
+            return Err(error.into());
+        }
         if let Some(key) = in_flight.key {
             self.keys.settled(key, now, self.lease());
         }
         Ok((in_flight, refused))
     }
 
-    /// That the attempt is in flight. A store that can't be reached writes the outcome later, and can't tell.
-    async fn verify(&self, in_flight: &InFlight, named: Option<&str>) -> Result<(), Problem> {
-        let caller = match (in_flight.is_unverified, named) {
-            (false, _) => in_flight.caller(),
-            (true, Some(_)) if matches!(in_flight.allowed, Some((_, true))) => return Ok(()),
-            // An outcome that named the same user before has counted it.
-            (true, Some(user)) => in_flight.caller().with_user(user),
-            (true, None) => return Ok(()),
-        };
-        match self.admin.held(in_flight.token(), caller).await {
-            Ok(Some(true)) => Ok(()),
-            Ok(None) if in_flight.is_unverified => Ok(()),
-            Ok(_) => Err(not_in_flight()),
-            Err(error) if error.kind() == AdminErrorKind::Store => Ok(()),
-            Err(error) => Err(error.into()),
+    /// The attempt, under the policy that it was reserved under. What an access rule has allowed was under none.
+    fn resume(&self, in_flight: &InFlight, policy: Arc<Policy>) -> Attempt {
+        let (limiter, token, caller) = (&self.limiter, in_flight.token(), in_flight.caller());
+        match &in_flight.allowed {
+            Some((rule, for_every_user)) => {
+                let by = Allowed {
+                    rule: rule.as_str().into(),
+                    for_every_user: *for_every_user,
+                };
+                limiter.resume_allowed(token, caller, by)
+            }
+            None => {
+                limiter.metrics().resumed();
+                let caller = Counted::new(caller, &policy, |user| limiter.normalize(user));
+                Attempt::new(limiter, policy, token, caller, Standings::default(), None)
+            }
         }
     }
 
-    fn begin_to_settle(&self, token: Token) -> Result<Settling<'_>, Problem> {
-        let mut settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
-        if !settling.insert(token) {
-            return Err(not_in_flight());
+    /// That the attempt is in flight. A store that can't be reached writes the outcome later, and can't tell.
+    async fn verify(
+        &self,
+        in_flight: &InFlight,
+        named: Option<&str>,
+        policy: &Policy,
+    ) -> Result<Proof, Problem> {
+        let caller = match (in_flight.is_unverified, named) {
+            (false, _) => in_flight.caller(),
+            (true, Some(_)) if matches!(in_flight.allowed, Some((_, true))) => {
+                return Ok(Proof::None);
+            }
+            // An outcome that named the same user before has counted it.
+            (true, Some(user)) => in_flight.caller().with_user(user),
+            (true, None) => return Ok(Proof::None),
+        };
+        let held = self.admin.held(in_flight.token(), caller, Some(policy));
+        match held.await {
+            Ok(Some(true) | None) if in_flight.is_unverified => Ok(Proof::None),
+            Ok(Some(true)) => Ok(Proof::Counter),
+            Ok(_) => Err(not_in_flight()),
+            Err(error) if error.kind() != AdminErrorKind::Store => Err(error.into()),
+            Err(_) if in_flight.is_unverified => Ok(Proof::None),
+            Err(_) => Ok(Proof::Unavailable),
         }
-        Ok(Settling(&self.settling, token))
     }
 
     /// Names the account of an attempt, and returns whether its rules refuse. They are asked ahead of it: an attempt
@@ -409,16 +432,6 @@ fn settled_before() -> Problem {
     )
 }
 
-/// An attempt whose outcome is being written.
-struct Settling<'a>(&'a Mutex<HashSet<Token>>, Token);
-
-impl Drop for Settling<'_> {
-    fn drop(&mut self) {
-        let mut settling = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        settling.remove(&self.1);
-    }
-}
-
 fn unsealed() -> Problem {
     Problem::invalid("the attempt is too large to be sealed")
 }
@@ -428,4 +441,48 @@ fn not_in_flight() -> Problem {
         "the attempt is not in flight: it was settled before, or its lease has ended, which makes it a failure. \
          Nothing has changed",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LoginLimiter, Policy,
+        clock::ManualClock,
+        server::{Role, Server, Tokens},
+        store::MemoryStore,
+    };
+
+    /// A backend takes the id of its session for the key.
+    #[tokio::test]
+    async fn a_key_for_many_guesses_buys_no_more_than_a_few() {
+        let clock = Arc::new(ManualClock::at(1_000_000_000));
+        let store = MemoryStore::new().with_clock(Arc::clone(&clock));
+        let limiter = LoginLimiter::new(Policy::default(), store);
+        let lease = limiter.policy().lease();
+        let Server(mut inner) = Server::new(limiter, Tokens::new()).unwrap();
+        inner.clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        let server = Arc::new(inner);
+        let operator = Operator::new("shop", [Role::Decide]);
+        let mut request = AttemptRequest::new([192, 0, 2, 1].into());
+        request.user = Some("alice".to_owned());
+        let (mut guesses, mut is_blocked) = (0, false);
+        for _ in 0..200 {
+            match server.reserve(&operator, Some("session-1"), &request).await {
+                Ok(decision) if decision.admitted => {
+                    guesses += 1;
+                    let token = decision.token.unwrap();
+                    let _ = server.settle(&token, Outcome::Failure, None).await;
+                }
+                Ok(decision) => {
+                    is_blocked = decision.blocked;
+                    break;
+                }
+                Err(problem) => assert_eq!(problem.status(), StatusCode::CONFLICT),
+            }
+            clock.advance(lease / 10);
+        }
+        assert!(is_blocked, "{guesses} guesses");
+        assert_eq!(guesses, 5);
+    }
 }

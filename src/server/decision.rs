@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 use crate::{
-    Caller, LoginLimiter, Part, Period, Reason, Refusal, Report,
+    Caller, LoginLimiter, Part, Period, Policy, Reason, Refusal, Report,
     access::{AccessDenied, AccessQuery, AccessRule, Action},
     algorithm::State,
     clock::{Clock, SystemClock, to_millis},
@@ -106,9 +106,8 @@ impl AttemptRequest {
         caller
     }
 
-    /// The values by which the policy in force counts: the others need not be known when it is settled.
-    pub(super) fn counted_values(&self, limiter: &LoginLimiter) -> Vec<(String, String)> {
-        let policy = limiter.policy();
+    /// The values by which a policy counts: the others need not be known when it is settled.
+    pub(super) fn counted_values(&self, policy: &Policy) -> Vec<(String, String)> {
         let is_counted = |name: &str| {
             let mut parts = policy.rules().iter().flat_map(|rule| rule.parts());
             parts.any(|part| matches!(part, Part::Value(known) if **known == *name))

@@ -7,15 +7,15 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use blake3::Hash;
 use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 
-use super::{decision::Decision, problem::Problem};
-use crate::{Token, algorithm::Millis};
+use super::{decision::Decision, policies::PolicyId, problem::Problem};
+use crate::{Policy, Token, algorithm::Millis};
 
 /// The header of a key.
 pub(super) const HEADER: &str = "idempotency-key";
@@ -67,6 +67,8 @@ pub(super) struct Answer {
     /// The access rule that allows it, and whether it does so for every user.
     pub(super) allowed: Option<(String, bool)>,
     pub(super) decision: Decision,
+    /// What it was reserved under.
+    pub(super) policy: (PolicyId, Arc<Policy>),
 }
 
 /// What becomes of a request with a key.

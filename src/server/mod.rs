@@ -47,9 +47,8 @@
 //! 3. **The token of an attempt is sealed.** It holds the caller, so that any instance with the same
 //!    [secret](Server::with_secret) settles it, and no other party can read or forge one.
 //! 4. **An outcome counts once.** For a token that is unknown, settled or over its lease it is an error, and changes
-//!    nothing. Two different outcomes at two instances within a millisecond or so may both be written, and so may those
-//!    of attempts that are in no counter or were decided without the store. An attempt that is never settled is a
-//!    failure when its lease ends.
+//!    nothing. At two instances two outcomes may both be written, if they arrive within a millisecond or so, or if the
+//!    store can't tell: it is one failure at most. An attempt that is never settled is a failure when its lease ends.
 //! 5. **Every change has an author**: the name of the operator, and a reason that the request gives.
 //!
 //! # Caveats
@@ -67,12 +66,15 @@ mod extract;
 mod idempotency;
 mod openapi;
 mod operate;
+mod outcomes;
+mod policies;
 mod problem;
 mod routes;
 mod schema;
+mod shares;
 mod tokens;
 
-use std::{collections::HashSet, fmt, sync::Arc, sync::Mutex};
+use std::{fmt, sync::Arc};
 
 use axum::Router;
 use tokio::sync::Semaphore;
@@ -82,10 +84,14 @@ pub use authorize::{
 };
 pub use tokens::Tokens;
 
-use self::{attempt_token::AttemptSealer, idempotency::Keys};
+use self::{
+    attempt_token::AttemptSealer, idempotency::Keys, outcomes::Outcomes, policies::Policies,
+    shares::Shares,
+};
 use crate::{
     LoginLimiter, Token,
     admin::{Admin, AdminError},
+    clock::{Clock, SystemClock},
     event::{Feed, Sealer, SecretError, derive_key},
     events::Sampled,
 };
@@ -107,10 +113,10 @@ struct Inner {
     users: Option<Sealer>,
     sealer: AttemptSealer,
     keys: Keys,
-    /// The attempts whose outcomes are being written: the second outcome of two at once must not change the first.
-    settling: Mutex<HashSet<Token>>,
-    /// Streams of events that may still be opened.
-    streams: Arc<Semaphore>,
+    outcomes: Outcomes,
+    policies: Policies,
+    /// Held by streams of events.
+    streams: Arc<Shares>,
     /// Held by the preview that is computed.
     previews: Arc<Semaphore>,
     /// Held while rulesets are checked and access rules are tried.
@@ -118,8 +124,10 @@ struct Inner {
     /// Held by searches for events.
     searches: Arc<Semaphore>,
     /// Held by exports of events, until the last one is written.
-    exports: Arc<Semaphore>,
+    exports: Arc<Shares>,
     unauthorized: Sampled,
+    /// The system's. Tests set it.
+    clock: Arc<dyn Clock>,
 }
 
 impl Server {
@@ -132,6 +140,9 @@ impl Server {
         // Two UUIDs have 244 random bits.
         let secret = [Token::new(), Token::new()].map(|token| *token.as_bytes());
         let secret = secret.as_flattened();
+        let policies = Policies::default();
+        // Also if this instance reserves nothing before it changes, it settles what others have reserved.
+        policies.id(limiter.version(), &limiter.policy());
         Ok(Self(Inner {
             admin: limiter.admin()?,
             limiter,
@@ -140,13 +151,15 @@ impl Server {
             users: None,
             sealer: AttemptSealer::new(secret),
             keys: Keys::new(secret),
-            settling: Mutex::default(),
-            streams: Arc::new(Semaphore::new(operate::live::MAX_STREAMS)),
+            outcomes: Outcomes::default(),
+            policies,
+            streams: Arc::new(Shares::new(operate::live::MAX_STREAMS)),
             previews: Arc::new(Semaphore::new(1)),
             checks: Arc::new(Semaphore::new(operate::MAX_CHECKS)),
             searches: Arc::new(Semaphore::new(operate::events::MAX_SEARCHES)),
-            exports: Arc::new(Semaphore::new(operate::events::MAX_EXPORTS)),
+            exports: Arc::new(Shares::new(operate::events::MAX_EXPORTS)),
             unauthorized: Sampled::default(),
+            clock: Arc::new(SystemClock),
         }))
     }
 

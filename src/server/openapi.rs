@@ -51,6 +51,15 @@ pub(super) enum DoneProblem {
     Done(Problem<'static>),
 }
 
+/// What a request may be answered with that holds something for a while.
+#[derive(IntoResponses)]
+#[allow(dead_code)] // a description
+pub(super) enum ShareProblem {
+    /// This operator holds as many as one may
+    #[response(status = 429, content_type = "application/problem+json")]
+    TooMany(Problem<'static>),
+}
+
 /// What a change of the ruleset may be answered with.
 #[derive(IntoResponses)]
 #[allow(dead_code)] // a description

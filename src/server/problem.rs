@@ -79,6 +79,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
+    #[cfg(test)]
+    pub(super) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// 409: it has been done, or is being done.
     pub(super) fn conflict(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
@@ -140,7 +145,7 @@ impl IntoResponse for Problem {
                 let challenge = HeaderValue::from_static("Bearer realm=\"login-rate-limit\"");
                 headers.insert(WWW_AUTHENTICATE, challenge);
             }
-            StatusCode::SERVICE_UNAVAILABLE => {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}

@@ -25,7 +25,7 @@ pub struct Site {
     pub limiter: LoginLimiter,
     pub other: LoginLimiter,
     pub feed: Feed,
-    _redis: RedisServer,
+    pub redis: RedisServer,
 }
 
 impl Site {
@@ -73,7 +73,7 @@ impl Site {
             limiter: this,
             other,
             feed,
-            _redis: redis,
+            redis,
         }
     }
 
@@ -359,4 +359,34 @@ async fn a_user_named_like_a_network_is_blocked_as_a_user() {
 fn form_encode(text: &str) -> String {
     let bytes = text.bytes();
     bytes.map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// What an operator needs most during an outage is to be told of it.
+#[tokio::test]
+#[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
+async fn the_page_says_that_the_store_is_down_and_recovers_by_itself() {
+    let mut site = Site::start().await;
+    let browser = site.browser(OPERATOR).await;
+    site.page(&browser, "blocks").await;
+    browser.page_reads("No block is in force").await;
+    site.redis.kill();
+    site.page(&browser, "rules").await;
+    let alert = "return (document.querySelector('main [role=alert]')?.textContent ?? '')";
+    browser.wait_for(&format!("{alert} !== ''")).await;
+    let text = browser.run(alert).await;
+    let text = text.as_str().expect("a text");
+    assert!(text.contains("The store does not answer"), "{text}");
+    let signs = "return document.getElementById('signs').textContent";
+    browser.wait_for(&format!("{signs}.includes('tore')")).await;
+
+    // Loaded anew while it is down: the frame is there, and says why nothing is in it.
+    browser.run("location.reload()").await;
+    browser.wait_for(&format!("{alert} !== ''")).await;
+
+    // Without a hand on the keyboard.
+    site.redis.restart();
+    browser.page_reads("No rules yet").await;
+    browser.wait_for(&format!("{signs} === ''")).await;
+    let enabled = "return document.querySelector('#new-rule').disabled === false";
+    browser.wait_for(enabled).await;
 }

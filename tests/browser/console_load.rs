@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use tower_login_rate_limit::{Limit, Outcome, Period, Policy};
 
 use crate::{
@@ -18,21 +17,69 @@ async fn watch_long_tasks(browser: &Browser) {
     browser.run(script).await;
 }
 
-/// Whether one of several runs has no long task: other programs on this machine only ever add some.
+/// The median of the longest tasks of several runs is below the limit. It shows that the page does not freeze on a usual
+/// day; other programs on this machine add to single runs, so it does not show that no task is ever longer. What bounds the
+/// work by construction is in `a_burst_of_ticks_is_one_draw_of_bounded_size`.
 async fn stays_responsive(browser: &Browser, seconds: u64, work: &str) {
-    let mut seen = Vec::new();
+    let mut longest = Vec::new();
     for _ in 0..5 {
         watch_long_tasks(browser).await;
         browser.run(work).await;
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let tasks = browser.run("return window.longTasks").await;
-        if tasks == Value::Array(Vec::new()) {
-            eprintln!("no long task; runs before had {seen:?}");
-            return;
-        }
-        seen.push(tasks);
+        let tasks = browser.run("return Math.max(0, ...window.longTasks)").await;
+        longest.push(tasks.as_u64().expect("milliseconds"));
     }
-    panic!("long tasks in every run: {seen:?}");
+    eprintln!("longest tasks over 50 ms of five runs, in ms: {longest:?}");
+    longest.sort_unstable();
+    assert!(longest[2] <= 50, "{longest:?}");
+}
+
+/// A tab that was asleep receives the ticks of minutes at once.
+#[tokio::test]
+#[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
+async fn a_burst_of_ticks_is_one_draw_of_bounded_size() {
+    let site = Site::start().await;
+    let browser = site.browser(OPERATOR).await;
+    // The page's own streams, to send what a server would.
+    let capture = "window.sources = []; const Real = EventSource; \
+                   window.EventSource = class extends Real { constructor(url) { super(url); window.sources.push(this); } }";
+    let capture = serde_json::json!({"source": capture});
+    let evaluate = "Page.addScriptToEvaluateOnNewDocument";
+    browser.devtools(evaluate, capture).await;
+    browser.open("about:blank").await;
+    site.page(&browser, "events").await;
+    browser.page_reads("Live").await;
+    let one = "const tick = (n) => window.sources.at(-1).dispatchEvent(new MessageEvent('tick', {data: JSON.stringify({\
+               minute: null, omitted: 0, events: Array.from({length: n}, (_, i) => ({at: new Date().toISOString(), \
+               event: 'settled', outcome: 'failure', address: '192.0.2.1', user: 'u' + i}))})}));";
+    browser.run(&format!("{one} tick(50)")).await;
+    browser.page_reads("50 shown").await;
+
+    // What is drawn between two frames: rows that are made, and events that are new.
+    let watch = "window.drawn = []; let rows = 0, newest = 50, before = 50; \
+        new MutationObserver((records) => { for (const record of records) for (const node of record.addedNodes) \
+          if (node.matches?.('tr[data-id]')) { rows += 1; newest = Math.max(newest, Number(node.dataset.id)); } \
+        }).observe(document.querySelector('main'), {childList: true, subtree: true}); \
+        const frame = () => { window.drawn.push([rows, newest - before]); rows = 0; before = newest; requestAnimationFrame(frame); }; \
+        requestAnimationFrame(frame);";
+    browser
+        .run(&format!(
+            "{one} {watch} for (let i = 0; i < 100; i++) tick(50)"
+        ))
+        .await;
+    browser
+        .page_reads("100 shown, 4,950 left out in the busiest seconds")
+        .await;
+    let drawn = browser.run("return window.drawn").await;
+    let drawn: Vec<(u64, u64)> = serde_json::from_value(drawn).expect("pairs");
+    let most = "return Math.ceil(document.querySelector('.view').clientHeight / 36) + 8";
+    let most = browser.run(most).await.as_u64().expect("a number");
+    assert!(most < 60, "{most}");
+    let rows = drawn.iter().map(|(rows, _)| *rows).max();
+    let events = drawn.iter().map(|(_, events)| *events).max();
+    assert_eq!((rows, events), (Some(most), Some(50)));
+    let held = browser.run("return document.querySelectorAll('tr[data-id]').length");
+    assert_eq!(held.await, most);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

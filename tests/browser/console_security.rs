@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     client::client,
     console::{OPERATOR, READER, Site},
+    webdriver::Browser,
 };
 
 /// A login by a client that is no browser. Returns the cookie of the session.
@@ -113,7 +114,7 @@ async fn pages_are_for_operators_and_carry_a_strict_policy() {
     assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"));
     assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"));
     assert_eq!(shell.headers()["x-content-type-options"], "nosniff");
-    assert_eq!(shell.headers()["referrer-policy"], "no-referrer");
+    assert_eq!(shell.headers()["referrer-policy"], "same-origin");
 
     let style = format!("{}/console/assets/console.css", site.url);
     let file = client().get(&style).send().await.unwrap();
@@ -186,4 +187,26 @@ async fn a_session_that_ends_is_noticed_and_the_page_comes_back() {
     browser.type_into("token", OPERATOR).await;
     browser.click("submit").await;
     browser.page_reads("No block is in force").await;
+}
+
+/// Over plain HTTP, and not at this machine's own address, browsers send no `Sec-Fetch-Site`: the origin decides.
+#[tokio::test]
+#[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
+async fn an_operator_logs_in_over_plain_http_in_a_local_network() {
+    let site = Site::start().await;
+    let browser = Browser::start_with("--host-resolver-rules=MAP console.test 127.0.0.1").await;
+    let url = site.url.replace("127.0.0.1", "console.test");
+    browser.open(&format!("{url}/console")).await;
+    browser.type_into("token", OPERATOR).await;
+    browser.click("submit").await;
+    browser.page_reads("Attempts per minute").await;
+    // Changes too.
+    browser.open(&format!("{url}/console#/rules")).await;
+    browser.page_reads("No rules yet").await;
+    browser.press("#new-rule").await;
+    browser.fill("dialog [name=value]", "198.51.100.0/24").await;
+    browser.fill("dialog [name=name]", "botnet").await;
+    browser.fill("dialog [name=reason]", "stuffing").await;
+    browser.press("dialog footer .primary").await;
+    browser.page_reads("Added botnet.").await;
 }

@@ -20,6 +20,11 @@ pub struct Browser {
 
 impl Browser {
     pub async fn start() -> Self {
+        Self::start_with("--no-first-run").await
+    }
+
+    /// With one more argument for the browser.
+    pub async fn start_with(argument: &str) -> Self {
         let driver = std::env::var("CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -45,7 +50,7 @@ impl Browser {
             "--no-sandbox",
             "--disable-gpu",
             "--disable-quic",
-            "--no-first-run",
+            argument,
             "--disable-background-networking",
             "--disable-component-update",
             "--disable-sync",

@@ -358,6 +358,8 @@ async fn the_stream_is_capped_and_skips_what_it_can_not_read() {
     let newer = r#"{"at":"2026-11-18T07:00:00Z","event":"of a newer version"}"#;
     let _: String = redis.command(&["XADD", "shop:events", "*", "e", newer]);
     let _: String = redis.command(&["XADD", "shop:events", "*", "other", "x"]);
+    let not_text = r"return redis.call('XADD', KEYS[1], '*', 'e', '\255', '\254', 'x')";
+    let _: String = redis.command(&["EVAL", not_text, "1", "shop:events"]);
     observers.emit(|| plain(5_000));
     assert!(observers.flush().await);
     let mut reader = stream.reader();
@@ -366,7 +368,7 @@ async fn the_stream_is_capped_and_skips_what_it_can_not_read() {
         times.push(event.at);
     }
     assert_eq!((times.len(), times.last()), (len + 1, Some(&5_000)));
-    assert_eq!(reader.unreadable(), 2);
+    assert_eq!(reader.unreadable(), 3);
 }
 
 #[tokio::test]

@@ -15,6 +15,9 @@ const PAGES = { overview, blocks, subject, rules, policy, events };
 const main = document.getElementById("main");
 const element = (id) => document.getElementById(id);
 
+/// After how long a page is tried again that could not be shown, in milliseconds.
+const RETRY = 3_000;
+
 let leave = null, current = "";
 
 async function show() {
@@ -39,12 +42,22 @@ async function show() {
     await page.show({ content, actions: main.querySelector(".page-actions"), params, signal });
   } catch (error) {
     if (signal.aborted || error.name === "AbortError") return;
-    content.replaceChildren(failure(error));
+    const isPassing = error.status === 0 || error.status >= 500;
+    content.replaceChildren(failure(error, isPassing));
+    if (!isPassing) return;
+    // Nobody has to watch an outage to see its end. Who may do what may be unknown too.
+    const timer = setTimeout(async () => {
+      await refresh(true);
+      if (!signal.aborted) show();
+    }, RETRY);
+    signal.addEventListener("abort", () => clearTimeout(timer));
   }
 }
 
-function failure(error) {
-  return h("div", { class: "empty bad", role: "alert" }, h("b", {}, error.title ?? "This page could not be shown"), h("p", {}, error.message),
+function failure(error, isPassing) {
+  const title = error.status === 503 ? "The store does not answer" : error.title ?? "This page could not be shown";
+  return h("div", { class: "empty bad", role: "alert" }, h("b", {}, title), h("p", {}, error.message),
+    isPassing && h("p", { class: "muted" }, "It is tried again every few seconds."),
     h("button", { type: "button", onclick: show }, "Try again"));
 }
 
@@ -67,6 +80,9 @@ async function refresh(background) {
   const signs = [];
   if (answer.store.degraded) {
     signs.push(h("a", { href: "#/overview", class: "chip bad" }, "Store down: decisions without it"));
+  } else if (answer.instances === null) {
+    // Ahead of the first login that would notice.
+    signs.push(h("span", { class: "chip bad" }, "The store does not answer"));
   }
   if (answer.up_to_date < answer.instances) {
     signs.push(h("a", { href: "#/policy", class: "chip warn" }, `Version ${answer.version} on ${answer.up_to_date} of ${plural(answer.instances, "instance")}`));

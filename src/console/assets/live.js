@@ -2,16 +2,39 @@
 
 import { api, BASE } from "./api.js";
 
+/// How many events one frame shows at most. Others are counted as left out.
+const PER_FRAME = 50;
+
 const listeners = new Set();
 const watchers = new Set();
 let source = null;
 let state = "connecting";
 let watchdog;
+let pending = null;
 
 function become(next) {
   if (next === state) return;
   state = next;
   for (const watcher of watchers) watcher(state);
+}
+
+/// Ticks that arrive together, as after a pause of the connection or of the tab, are one: a frame draws once.
+function add(tick) {
+  const isFirst = !pending;
+  pending ??= { minutes: new Map(), events: [], omitted: 0 };
+  if (tick.minute) pending.minutes.set(tick.minute.at, tick.minute);
+  const events = [...pending.events, ...tick.events];
+  pending.events = events.slice(-PER_FRAME);
+  pending.omitted += tick.omitted + events.length - pending.events.length;
+  if (!isFirst) return;
+  // A page that is hidden has no frames.
+  if (document.hidden) setTimeout(deliver); else requestAnimationFrame(deliver);
+}
+
+function deliver() {
+  const tick = { ...pending, minutes: [...pending.minutes.values()] };
+  pending = null;
+  for (const listener of listeners) listener(tick);
 }
 
 function connect() {
@@ -22,8 +45,7 @@ function connect() {
     clearTimeout(watchdog);
     // A tick comes every second: silence is a lost connection that has not noticed yet.
     watchdog = setTimeout(() => { become("lost"); connect(); }, 10_000);
-    const tick = JSON.parse(message.data);
-    for (const listener of listeners) listener(tick);
+    add(JSON.parse(message.data));
   });
   source.addEventListener("error", () => {
     become("lost");
@@ -44,7 +66,8 @@ export function start() {
   addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 }
 
-/// Calls `listener` with each tick until `signal` is aborted.
+/// Calls `listener` with what the ticks since the last frame add up to, until `signal` is aborted: the last state of each
+/// minute, the newest events, and how many others there were.
 export function onTick(listener, signal) {
   listeners.add(listener);
   signal?.addEventListener("abort", () => listeners.delete(listener));

@@ -88,10 +88,12 @@ export async function show({ content, actions, signal }) {
     main.append(empty("No events", error.message));
   }
   onTick((tick) => {
-    if (!tick.minute) return;
-    const newest = minutes.at(-1);
-    if (newest && Date.parse(newest.at) === Date.parse(tick.minute.at)) minutes[minutes.length - 1] = tick.minute;
-    else minutes = [...minutes, tick.minute].slice(-180);
+    if (!tick.minutes.length) return;
+    for (const minute of tick.minutes) {
+      const newest = minutes.at(-1);
+      if (newest && Date.parse(newest.at) === Date.parse(minute.at)) minutes[minutes.length - 1] = minute;
+      else minutes = [...minutes, minute].slice(-180);
+    }
     if (!document.hidden) draw();
   }, signal);
   await slow(false);

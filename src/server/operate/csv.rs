@@ -29,19 +29,36 @@ pub(super) fn push(text: &mut String, event: &Event, json: &Value) {
     text.push_str("\r\n");
 }
 
-/// Clients choose names, and a spreadsheet computes a cell that begins like a formula: an apostrophe makes it a text.
+/// Clients choose names, and a spreadsheet computes a cell that begins like a formula: an apostrophe makes it a text. Where
+/// the list separator is a semicolon or a tab, the quotes of all but the first cell of a line are no quotes, and a cell
+/// begins after each of these.
 fn cell(text: &mut String, value: &str) {
     text.push('"');
-    if value.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']) {
-        text.push('\'');
-    }
+    let mut begins = true;
     for c in value.chars() {
+        if begins && is_formula(c) {
+            text.push('\'');
+        }
+        begins = matches!(c, ';' | '\t' | '\r' | '\n') || begins && is_skipped(c);
         if c == '"' {
             text.push('"');
         }
         text.push(c);
     }
     text.push('"');
+}
+
+/// What a formula begins with. White space by itself makes a cell be read again.
+const fn is_formula(c: char) -> bool {
+    matches!(
+        c,
+        '=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '＝' | '＋' | '－' | '＠'
+    )
+}
+
+/// What is taken off a cell before it is computed.
+fn is_skipped(c: char) -> bool {
+    c == '"' || c.is_whitespace() || c == '\u{feff}'
 }
 
 #[cfg(test)]
@@ -62,10 +79,16 @@ mod tests {
             ("+1", r#""'+1""#),
             ("-1", r#""'-1""#),
             ("@SUM(A1)", r#""'@SUM(A1)""#),
-            ("\t=1", "\"'\t=1\""),
-            ("\r=1", "\"'\r=1\""),
+            ("\t=1", "\"'\t'=1\""),
+            ("\r=1", "\"'\r'=1\""),
             ("＝1", "\"'＝1\""),
             (r#"a","=1"#, r#""a"",""=1""#),
+            ("a;=1", r#""a;'=1""#),
+            ("a; \"+1;-1", r#""a; ""'+1;'-1""#),
+            ("a\n@1", "\"a\n'@1\""),
+            ("a\t=1", "\"a\t'=1\""),
+            (" =1", "\" '=1\""),
+            ("a;b-1", r#""a;b-1""#),
             ("", r#""""#),
         ] {
             assert_eq!(line(value), expected, "{value:?}");

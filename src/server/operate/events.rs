@@ -3,6 +3,7 @@
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use axum::{
+    Extension,
     body::{Body, Bytes},
     extract::State,
     response::{IntoResponse, Response},
@@ -11,13 +12,17 @@ use futures_util::stream;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
     super::{
-        Inner, Shared, decision::check_length, extract::Params, openapi::Problems,
-        problem::Problem, schema,
+        Inner, Operator, Shared,
+        decision::check_length,
+        extract::Params,
+        openapi::{Problems, ShareProblem},
+        problem::Problem,
+        schema,
+        shares::{Bounds, Share},
     },
     blocking, csv, unavailable,
 };
@@ -31,7 +36,7 @@ const MAX_LISTED: usize = 1_000;
 const MAX_EXPORTED: usize = 100_000;
 /// How many searches there are at a time; others wait. And how many exports, which a slow reader holds.
 pub(in super::super) const MAX_SEARCHES: usize = 2;
-pub(in super::super) const MAX_EXPORTS: usize = 16;
+pub(in super::super) const MAX_EXPORTS: Bounds = Bounds { total: 16, each: 4 };
 /// How many events of an export are written at a time.
 const CHUNK: usize = 200;
 
@@ -79,8 +84,8 @@ pub(in super::super) struct Events {
 
 /// List events
 ///
-/// Those that this instance keeps, the newest first. In an export, cells that a spreadsheet would take for formulas
-/// begin with an apostrophe.
+/// Those that this instance keeps, the newest first. In `csv`, an apostrophe stands before what a spreadsheet would take
+/// for a formula, whatever its list separator is; `jsonl` has the texts as they are.
 #[utoipa::path(
     get, path = "/v1/admin/events", tag = "events", operation_id = "events", params(EventQuery),
     responses(
@@ -88,11 +93,12 @@ pub(in super::super) struct Events {
             (Events = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"),
         )),
         (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
-        Problems,
+        Problems, ShareProblem,
     ),
 )]
 pub(in super::super) async fn list(
     State(server): State<Shared>,
+    Extension(operator): Extension<Operator>,
     Params(query): Params<EventQuery>,
 ) -> Result<Response, Problem> {
     check_length("event", query.event.as_deref(), 64)?;
@@ -115,8 +121,7 @@ pub(in super::super) async fn list(
     let exporting = match format {
         Format::Json => None,
         Format::Jsonl | Format::Csv => {
-            let permit = Arc::clone(&server.exports).try_acquire_owned();
-            Some(permit.map_err(|_| unavailable("other exports are being written"))?)
+            Some((server.exports).acquire(&operator, "exports are being written")?)
         }
     };
     let permit = Arc::clone(&server.searches).acquire_owned().await;
@@ -126,7 +131,7 @@ pub(in super::super) async fn list(
     let events = blocking(permit, find).await?;
     match exporting {
         None => server.answer(&Events { events }),
-        Some(permit) => Ok(export(server, events, format == Format::Csv, permit)),
+        Some(share) => Ok(export(server, events, format == Format::Csv, share)),
     }
 }
 
@@ -186,12 +191,7 @@ pub(super) fn rule_of(what: &What) -> Option<&str> {
 }
 
 /// The events as lines, written as they are read: a slow reader costs no memory but that of the events.
-fn export(
-    server: Shared,
-    events: Vec<Arc<Event>>,
-    is_csv: bool,
-    permit: OwnedSemaphorePermit,
-) -> Response {
+fn export(server: Shared, events: Vec<Arc<Event>>, is_csv: bool, share: Share) -> Response {
     let (extension, media_type) = if is_csv {
         ("csv", "text/csv; charset=utf-8")
     } else {
@@ -201,7 +201,7 @@ fn export(
     let mut events = events.into_iter().peekable();
     let chunks = std::iter::from_fn(move || {
         // Held as long as the events are.
-        let _permit = &permit;
+        let _share = &share;
         events.peek()?;
         let mut text = String::new();
         for event in events.by_ref().take(CHUNK) {

@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     extract::State,
     response::{
         IntoResponse, Response,
@@ -10,23 +11,29 @@ use axum::{
     },
 };
 use futures_util::{Stream, stream};
-use http::{StatusCode, request::Parts};
+use http::request::Parts;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, sleep_until, timeout_at},
-};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use utoipa::ToSchema;
 
-use super::super::{Role, Shared, openapi::Problems, problem::Problem, schema};
+use super::super::{
+    Operator, Role, Shared,
+    openapi::{Problems, ShareProblem},
+    problem::Problem,
+    schema,
+    shares::{Bounds, Share},
+};
 use crate::{
     event::{Event, EventReceiver},
     insight::Minute,
 };
 
-/// How many streams there may be at a time.
-pub(in super::super) const MAX_STREAMS: usize = 256;
+/// How many streams there may be at a time. A page of the console has one.
+pub(in super::super) const MAX_STREAMS: Bounds = Bounds {
+    total: 256,
+    each: 32,
+};
 /// How many events a tick has at most. More are counted.
 const MAX_EVENTS: usize = 50;
 const TICK: Duration = Duration::from_secs(1);
@@ -56,20 +63,17 @@ pub(in super::super) struct Tick {
     responses(
         (status = 200, description = "A stream; the data of each event `tick` is this", body = Tick, content_type = "text/event-stream"),
         (status = 404, description = "This instance keeps no events", body = schema::Problem, content_type = "application/problem+json"),
-        Problems,
+        Problems, ShareProblem,
     ),
 )]
 pub(in super::super) async fn follow(
     State(server): State<Shared>,
+    Extension(operator): Extension<Operator>,
     parts: Parts,
 ) -> Result<Response, Problem> {
     let receiver = server.feed()?.subscribe();
-    let permit = Arc::clone(&server.streams).try_acquire_owned();
-    let permit = permit.map_err(|_| {
-        let detail = "too many streams of events are open: close others, and repeat the request";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-    })?;
-    let follower = Follower::new(server, parts, receiver, permit);
+    let share = (server.streams).acquire(&operator, "streams of events are open")?;
+    let follower = Follower::new(server, parts, receiver, share);
     // nginx would keep ticks back until its buffer is full.
     let unbuffered = [("x-accel-buffering", "no")];
     Ok((unbuffered, Sse::new(follower.ticks())).into_response())
@@ -81,16 +85,11 @@ struct Follower {
     receiver: EventReceiver,
     next: Instant,
     count: u32,
-    _permit: OwnedSemaphorePermit,
+    _share: Share,
 }
 
 impl Follower {
-    fn new(
-        server: Shared,
-        parts: Parts,
-        receiver: EventReceiver,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    fn new(server: Shared, parts: Parts, receiver: EventReceiver, share: Share) -> Self {
         Self {
             server,
             parts,
@@ -98,7 +97,7 @@ impl Follower {
             // The first one at once: the page has something to show.
             next: Instant::now(),
             count: 0,
-            _permit: permit,
+            _share: share,
         }
     }
 

@@ -2,8 +2,11 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::TcpStream,
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use reqwest::{Client, Response};
@@ -311,4 +314,108 @@ async fn a_key_of_the_settings_that_is_unknown_is_named() {
     )
     .ends_with(2);
     assert!(ran.error.contains("the token of alice@ops"), "{ran:?}");
+}
+
+/// Settings in memory, with these beside the token.
+fn in_memory(directory: &tempfile::TempDir, more: &str) -> Server {
+    let path = directory.path().join("serve.toml");
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\n{more}\n[[tokens]]\nname = \"api\"\nroles = [\"decide\", \"operate\"]\n\
+         env = \"API_TOKEN\"\n"
+    );
+    fs::write(&path, text).unwrap();
+    let path = path.display().to_string();
+    Server::start(
+        program()
+            .args(["serve", "--config", &path])
+            .env("API_TOKEN", TOKEN),
+    )
+}
+
+/// Sends a text, then one byte every 100 ms, and returns how long it takes until the server closes.
+fn dribble(url: &str, begin: &'static [u8], more: &'static [u8]) -> Duration {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    let tenth = Duration::from_millis(100);
+    stream.set_read_timeout(Some(tenth)).unwrap();
+    let began = Instant::now();
+    let _ = stream.write_all(begin);
+    let mut more = more.iter().cycle();
+    while began.elapsed() < Duration::from_secs(20) {
+        match stream.read(&mut [0; 1024]) {
+            Ok(0) => break,
+            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                break;
+            }
+            _ => {}
+        }
+        if let Some(byte) = more.next() {
+            let _ = stream.write_all(&[*byte]);
+        }
+    }
+    began.elapsed()
+}
+
+/// An HTTP/2 connection without a request, and one whose request has no end.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+const OPEN_HEADERS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00\
+\x00\x00\x01\x01\x00\x00\x00\x00\x01\x82";
+
+#[tokio::test]
+async fn a_client_that_never_ends_its_request_keeps_no_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[connections]\nidle = \"1s\"\nrequest = \"2s\"");
+    // One that reads is not cut off, however quiet it is.
+    let live = Client::new().get(format!("{}/v1/admin/events/live", server.url));
+    let mut live = live.bearer_auth(TOKEN).send().await.unwrap();
+    let clients: [(&[u8], &[u8]); 6] = [
+        (b"", b""),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ", b"x"),
+        (b"PRI * HTTP/2.0\r\n", b""),
+        (PREFACE, b""),
+        (OPEN_HEADERS, b""),
+        (
+            b"POST /console/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+              Content-Length: 100000\r\n\r\ntoken=",
+            b"x",
+        ),
+    ];
+    let slow = clients.map(|(begin, more)| {
+        let url = server.url.clone();
+        thread::spawn(move || dribble(&url, begin, more))
+    });
+    while !slow.iter().all(thread::JoinHandle::is_finished) {
+        let began = Instant::now();
+        assert_eq!(server.get("/healthz", None).await.status(), 200);
+        assert!(began.elapsed() < Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (slow, (begin, _)) in slow.into_iter().zip(clients) {
+        let lasted = slow.join().unwrap();
+        let begin = String::from_utf8_lossy(begin);
+        assert!(lasted < Duration::from_secs(10), "{begin:?} {lasted:?}");
+    }
+    assert!(live.chunk().await.unwrap().is_some());
+    assert_eq!(server.stop().0, Some(0));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_maximum_wait_for_others_to_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[connections]\nmaximum = 4\nidle = \"1s\"");
+    let address = server.url.trim_start_matches("http://");
+    let idle: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let pid = server.process.id();
+    let sockets = || {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        targets
+            .filter(|target| target.to_string_lossy().starts_with("socket:"))
+            .count()
+    };
+    thread::sleep(Duration::from_millis(300));
+    assert!(sockets() < 20, "{} sockets", sockets());
+    drop(idle);
+    assert_eq!(server.get("/healthz", None).await.status(), 200);
 }

@@ -16,7 +16,7 @@ use tower_login_rate_limit::{
     store::MemoryStore,
 };
 
-use super::{Api, READER};
+use super::{Api, OPERATOR, READER};
 
 /// The next tick of a stream; `None` at its end.
 async fn tick(response: &mut reqwest::Response, buffer: &mut String) -> Option<Value> {
@@ -100,4 +100,65 @@ async fn a_stream_ends_with_its_authorization() {
     });
     ended.await.expect("the stream ends");
     assert!((45..=61).contains(&ticks), "{ticks}");
+}
+
+async fn stream(api: &Api, token: &str) -> reqwest::Response {
+    let request = api.request("GET", "/v1/admin/events/live");
+    request.bearer_auth(token).send().await.expect("an answer")
+}
+
+#[tokio::test]
+async fn one_operator_can_not_hold_the_streams_of_all() {
+    let api = Api::memory().await;
+    let mut held = Vec::new();
+    for _ in 0..32 {
+        let response = stream(&api, READER).await;
+        assert_eq!(response.status(), 200);
+        held.push(response);
+    }
+    let request = api.request("GET", "/v1/admin/events/live");
+    let (status, problem) = Api::send(request.bearer_auth(READER)).await;
+    assert_eq!(status, 429, "{problem}");
+    // Others are not affected.
+    held.push(stream(&api, OPERATOR).await);
+    assert_eq!(held.pop().expect("a stream").status(), 200);
+
+    held.pop();
+    let again = async {
+        while stream(&api, READER).await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_secs(20), again).await;
+    again.expect("a stream that was closed makes way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_operators_together_hold_a_bounded_number_of_streams() {
+    let authorize = authorize_fn(|parts: &http::request::Parts| {
+        let name = parts.headers["x-name"].to_str().expect("a text");
+        std::future::ready(Ok(Operator::new(name, [Role::Read])))
+    });
+    let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+    let server = Server::new(limiter, authorize).expect("a server");
+    let app = server.with_feed(Feed::new(10)).router();
+    let open = async |name: String| {
+        let request = http::Request::get("/v1/admin/events/live").header("x-name", name);
+        let request = request.body(axum::body::Body::empty()).expect("a request");
+        let response = tower::ServiceExt::oneshot(app.clone(), request).await;
+        response.expect("an answer")
+    };
+    let mut held = Vec::new();
+    for i in 0..256 {
+        held.push(open(format!("operator-{}", i / 16)).await);
+    }
+    assert!(held.iter().all(|response| response.status() == 200));
+    let refused = open("another".to_owned()).await;
+    assert_eq!(refused.status(), 503);
+    assert_eq!(
+        refused.headers()["content-type"],
+        "application/problem+json"
+    );
+    held.pop();
+    assert_eq!(open("another".to_owned()).await.status(), 200);
 }

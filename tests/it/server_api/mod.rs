@@ -1,8 +1,10 @@
 //! The HTTP API, on real ports, with real stores.
 
+mod console;
 mod decisions;
 mod description;
 mod live;
+mod once;
 mod operations;
 mod proxies;
 mod repeated;

@@ -495,3 +495,67 @@ async fn a_store_that_fails_is_a_503_and_admits_nothing() {
         "{state}"
     );
 }
+
+/// Reads a text as a spreadsheet does whose list separator is this one, and returns its cells.
+fn cells(csv: &str, separator: char) -> Vec<Vec<String>> {
+    let script = "import csv, json, sys, io; \
+                  text = io.TextIOWrapper(sys.stdin.buffer, 'utf-8', newline=''); \
+                  json.dump(list(csv.reader(text, delimiter=sys.argv[1])), sys.stdout)";
+    let mut python = std::process::Command::new("python3")
+        .args(["-c", script, &separator.to_string()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut input = python.stdin.take().expect("its input");
+    std::io::Write::write_all(&mut input, csv.as_bytes()).expect("written");
+    drop(input);
+    let output = python.wait_with_output().expect("its output");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[tokio::test]
+async fn no_list_separator_makes_a_formula_of_a_name() {
+    let api = Api::memory().await;
+    let names = [
+        "=1+1",
+        "+1",
+        "-1",
+        "@sum(a1)",
+        "a;=1+1",
+        "a\";=2;@x",
+        "a\t=3",
+        "a\r=4",
+        "a\n-5",
+        "a; +6",
+        "a\",\"=7",
+        "\"=8",
+        "'=9",
+        "a;\"=10",
+    ];
+    for (i, name) in names.iter().enumerate() {
+        api.fail(&format!("192.0.2.{i}"), name, 1).await;
+    }
+    assert!(api.limiter.observed().await);
+    let path = "/v1/admin/events?format=csv&event=settled";
+    let (_, csv) = api.get(READER, path).await;
+    let csv = csv.as_str().expect("a text");
+    for separator in [',', ';', '\t'] {
+        for cell in cells(csv, separator).iter().flatten() {
+            let start = cell.trim_start_matches(|c: char| c == '"' || c.is_whitespace());
+            assert!(
+                !start.starts_with(['=', '+', '-', '@']),
+                "{separator:?} {cell:?}"
+            );
+        }
+    }
+    // Each name is one cell, and is the name once the apostrophes are taken out.
+    let rows = cells(csv, ',');
+    assert_eq!(rows.len(), 1 + names.len());
+    for (row, name) in rows[1..].iter().rev().zip(names) {
+        assert_eq!(row.len(), 7, "{row:?}");
+        // Control characters are not shown.
+        let shown: String = name.chars().filter(|c| !c.is_control()).collect();
+        assert_eq!(row[3].replace('\'', ""), shown.replace('\'', ""), "{row:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     net::SocketAddr,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,6 +14,7 @@ use tower_login_rate_limit::{
     server::{Role, Tokens},
 };
 
+use super::connections::Bounds;
 use crate::{
     failure::Failure,
     policy::file,
@@ -33,6 +35,7 @@ pub(super) struct Config {
     users: Users,
     tokens: Vec<Token>,
     metrics: Metrics,
+    connections: Connections,
     pub(super) console: Console,
 }
 
@@ -92,6 +95,17 @@ enum RoleName {
 struct Metrics {
     /// An address of its own, without authorization.
     listen: Option<SocketAddr>,
+}
+
+/// What clients may hold.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Connections {
+    maximum: Option<NonZeroUsize>,
+    /// How long a connection is kept on which no request is under way.
+    idle: Option<String>,
+    /// How long it may take until a request is answered.
+    request: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,9 +176,18 @@ impl Config {
     }
 
     pub(super) fn deadline(&self) -> Result<Option<Duration>, Failure> {
-        let deadline = self.store.deadline.as_deref().map(crate::period::duration);
-        let deadline = deadline.transpose();
-        deadline.map_err(|error| Failure::usage(error).about("store.deadline"))
+        duration("store.deadline", self.store.deadline.as_deref())
+    }
+
+    pub(super) fn bounds(&self) -> Result<Bounds, Failure> {
+        let (set, default) = (&self.connections, Bounds::default());
+        let idle = duration("connections.idle", set.idle.as_deref())?;
+        let request = duration("connections.request", set.request.as_deref())?;
+        Ok(Bounds {
+            maximum: set.maximum.map_or(default.maximum, NonZeroUsize::get),
+            idle: idle.unwrap_or(default.idle),
+            request: request.unwrap_or(default.request),
+        })
     }
 
     pub(super) fn has_stream(&self) -> bool {
@@ -239,6 +262,11 @@ impl Token {
     }
 }
 
+fn duration(key: &'static str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let duration = text.map(crate::period::duration).transpose();
+    duration.map_err(|error| Failure::usage(error).about(key))
+}
+
 fn long_enough<T>(result: Result<T, SecretError>) -> Result<T, Failure> {
     result.map_err(|error| Failure::usage(error.to_string()).about("users.secret_file"))
 }
@@ -257,6 +285,7 @@ mod tests {
                 "secret",
             ),
             ("[console]\nproxies = []", "proxies"),
+            ("[connections]\nmax = 1", "max"),
         ] {
             let error = toml::from_str::<Config>(text).unwrap_err();
             assert!(error.message().contains(key), "{error}");

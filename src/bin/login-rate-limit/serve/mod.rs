@@ -2,6 +2,7 @@
 
 mod app;
 mod config;
+mod connections;
 mod metrics;
 mod shutdown;
 
@@ -12,7 +13,7 @@ use std::{
 };
 
 use clap::Args;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 use tracing_subscriber::EnvFilter;
 
 use self::{app::App, config::Config};
@@ -47,7 +48,7 @@ impl Serve {
             None => Config::default(),
         };
         log();
-        let listen = config.listen()?;
+        let (listen, bounds) = (config.listen()?, config.bounds()?);
         let (metrics, beside) = metrics::install(&config)?;
         let app = App::new(&config, store, metrics).await?;
         let listener = bind(listen).await?;
@@ -59,13 +60,17 @@ impl Serve {
             let listener = bind(listen).await?;
             let address = listener.local_addr()?;
             output.line(format!("Metrics are at http://{address}/metrics."))?;
-            tokio::spawn(axum::serve(listener, router).into_future());
+            tokio::spawn(async move {
+                // Ends with the process.
+                let (_stop, never) = oneshot::channel();
+                connections::serve(listener, router, bounds, never).await;
+            });
         }
         if config.console.enabled {
             output.line(format!("The console is at http://{address}/console."))?;
         }
         output.line(format!("Listening on http://{address}"))?;
-        shutdown::serve(listener, app).await?;
+        shutdown::serve(listener, app, bounds).await?;
         output.line("Stopped; all outcomes are written.")?;
         Ok(Exit::Done)
     }

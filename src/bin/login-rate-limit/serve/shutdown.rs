@@ -1,10 +1,13 @@
 //! Serving until a signal, and what is left to do then.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use tokio::{net::TcpListener, sync::oneshot, time::timeout};
 
-use super::app::App;
+use super::{
+    app::App,
+    connections::{self, Bounds},
+};
 use crate::failure::Failure;
 
 /// How long open requests have. Streams of events stay open for as long as a page does.
@@ -13,21 +16,11 @@ const GRACE: Duration = Duration::from_secs(5);
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Serves until SIGTERM or SIGINT, then settles and flushes.
-pub(super) async fn serve(listener: TcpListener, app: App) -> Result<(), Failure> {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let service = app
-        .router
-        .into_make_service_with_connect_info::<SocketAddr>();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(async {
-        // Sent, or dropped at the end.
-        let _ = stopped.await;
-    });
-    let mut serving = tokio::spawn(serving.into_future());
+pub(super) async fn serve(listener: TcpListener, app: App, bounds: Bounds) -> Result<(), Failure> {
+    let (stop, stopped) = oneshot::channel();
+    let mut serving = tokio::spawn(connections::serve(listener, app.router, bounds, stopped));
     tokio::select! {
-        ended = &mut serving => {
-            let ended = ended.map_err(|error| Failure::error(error.to_string()))?;
-            return Ok(ended?);
-        }
+        ended = &mut serving => return ended.map_err(|error| Failure::error(error.to_string())),
         signaled = signal() => signaled?,
     }
     tracing::info!("stopping: no new connections are accepted");

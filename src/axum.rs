@@ -32,7 +32,7 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for LoginAttempt {
     }
 }
 
-/// The attempt of a request. It keeps the request's head, since the handler may return a denial.
+/// The attempt of a request. It keeps what the responder reads of the request, since the handler may return a denial.
 fn attempt(parts: &Parts) -> Result<LoginAttempt, MissingLayer> {
     let attempt = LoginAttempt::of(&parts.extensions)?;
     attempt.keep_head(parts);

@@ -134,7 +134,7 @@ while read -r features; do
 done <<<"$sets"
 say "clippy, for all features and all targets"
 cargo clippy --quiet --locked --all-features --all-targets -- -D warnings
-# Of the benchmarks only the instruction counts run below, so that the others break unnoticed otherwise.
+# Of the benchmarks only the instruction counts run below, so the others would break unnoticed.
 say "the benchmarks compile"
 cargo check --quiet --locked --manifest-path benches/Cargo.toml --all-features
 

@@ -292,8 +292,8 @@ impl Attempts {
         self.retain(|entry| !canceled.contains(&entry.id))
     }
 
-    /// Removes the attempts that have failed by `upto`, of this spelling or of every one, which `removed` is extended by,
-    /// and those with these tokens.
+    /// Removes `own`, and the attempts that have failed by `upto`, of this spelling or of every one; extends `removed` by
+    /// the latter.
     #[inline]
     pub(super) fn clean_up(
         &mut self,

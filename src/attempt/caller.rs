@@ -184,8 +184,9 @@ pub(crate) struct Counted<'a> {
     pub(crate) is_second_factor: bool,
     /// Whether a refusal is only reported.
     pub(crate) is_shadowed: bool,
-    /// Of the user and of the address, which most keys contain.
-    digests: [Digest; 2],
+    /// Of the user and of the address, which most keys contain: they change together.
+    user_digest: Digest,
+    address_digest: Digest,
     place: Place,
     /// Only under a policy with rules that count by values.
     joined: Option<Box<Joined>>,
@@ -215,7 +216,8 @@ impl<'a> Counted<'a> {
         });
         Self {
             ip: caller.address,
-            digests: [of_user(user.as_ref()), Digest::of_address(Some(address))],
+            user_digest: of_user(user.as_ref()),
+            address_digest: Digest::of_address(Some(address)),
             place: Place::of(address),
             address,
             user,
@@ -247,7 +249,8 @@ impl<'a> Counted<'a> {
             address: self.address,
             is_second_factor: self.is_second_factor,
             is_shadowed: self.is_shadowed,
-            digests: [of_user(Some(&user)), self.digests[1]],
+            user_digest: of_user(Some(&user)),
+            address_digest: self.address_digest,
             place: self.place,
             joined: joined.map(|old| Joined::new(policy, Some(&user.name), old.values.clone())),
             user: Some(user),
@@ -262,7 +265,8 @@ impl<'a> Counted<'a> {
             user: self.user.map(User::into_owned),
             is_second_factor: self.is_second_factor,
             is_shadowed: self.is_shadowed,
-            digests: self.digests,
+            user_digest: self.user_digest,
+            address_digest: self.address_digest,
             place: self.place,
             joined: self.joined,
         }
@@ -306,7 +310,7 @@ impl<'a> Counted<'a> {
         let subject = match rule.subject() {
             Subject::Nothing => &[][..],
             Subject::User => {
-                digest = digest.and(self.digests[0]);
+                digest = digest.and(self.user_digest);
                 user.map_or(&[][..], |user| user.name.as_bytes())
             }
             Subject::Joined => self.joined(position, &mut digest),
@@ -314,7 +318,7 @@ impl<'a> Counted<'a> {
         let (address, place) = match rule.network() {
             Some(bits) => self.network(bits, &mut digest),
             None if rule.counts_by_address() => {
-                digest = digest.and(self.digests[1]);
+                digest = digest.and(self.address_digest);
                 (Some(self.address), Some(self.place))
             }
             None => (None, None),
@@ -347,7 +351,6 @@ impl<'a> Counted<'a> {
     }
 
     /// The network of this many bits around the address.
-    #[cold]
     fn network(&self, bits: u8, digest: &mut Digest) -> (Option<Address>, Option<Place>) {
         let network = self.address.widened(bits);
         *digest = digest.and(Digest::of_address(Some(network)));

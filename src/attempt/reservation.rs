@@ -22,7 +22,7 @@ pub(crate) struct Reservation {
     rare: Option<Box<Rare>>,
 }
 
-/// What few attempts have. Out of line, since an attempt is moved often, and more than 256 bytes are moved slowly.
+/// What few attempts have. Out of line, since all others would have to initialize it.
 #[derive(Clone, Default)]
 struct Rare {
     /// Whether the user was identified; then `typed` is the one before that.
@@ -60,14 +60,14 @@ impl Within {
     }
 
     /// Leaves those counters out that the attempt further out has too: it may have checked a password.
-    fn retain_own(&self, policy: &Policy, slots: &mut Slots<'_>) {
-        let outer = self.slots(policy);
+    fn retain_own(&self, slots: &mut Slots<'_>) {
+        let outer = self.slots();
         slots.retain(|slot| outer.iter().all(|outer| outer.key != slot.key));
     }
 
-    fn slots<'s>(&'s self, policy: &'s Policy) -> Slots<'s> {
+    fn slots(&self) -> Slots<'_> {
         let mut slots = Slots::new();
-        self.caller.push_slots(policy, |_| true, &mut slots);
+        self.caller.push_slots(&self.policy, |_| true, &mut slots);
         slots
     }
 }
@@ -194,7 +194,7 @@ impl Reservation {
         let mut own = Slots::new();
         self.caller.push_slots(policy, |_| true, &mut own);
         if let Some(outer) = self.outer() {
-            outer.retain_own(policy, &mut own);
+            outer.retain_own(&mut own);
         }
         let is_own = |refusal: &Refusal| own.iter().any(|slot| slot.key.kind() == refusal.rule());
         self.report.shadowed().filter(is_own).collect()
@@ -277,10 +277,10 @@ impl Reservation {
     /// The positions of the counters whose blocks an attempt further in has noted: settling a failure again reports its
     /// block again.
     #[inline]
-    fn noted_inside(&self, policy: &Policy, slots: &Slots<'_>) -> Vec<usize> {
+    fn noted_inside(&self, slots: &Slots<'_>) -> Vec<usize> {
         let mut noted = Vec::new();
         for inner in self.others().filter(|other| !other.is_outer) {
-            let inner = inner.slots(policy);
+            let inner = inner.slots();
             let is_shared = |i: &usize| inner.iter().any(|inner| inner.key == slots[*i].key);
             noted.extend((0..slots.len()).filter(is_shared));
         }
@@ -441,8 +441,8 @@ impl Reservation {
         self.caller = (self.caller).with_user(self.report.policy(), user);
     }
 
-    /// Ends the attempt. Must be called once. `is_reported` tells that an attempt
-    /// of the same request has reported the outcome to observers.
+    /// Ends the attempt. Must be called once. If `is_reported`, an attempt of the same request has
+    /// reported the outcome to observers.
     #[inline]
     pub(crate) fn write_outcome(&self, outcome: Outcome, is_reported: bool) -> StoreFuture<()> {
         let is_withdrawn = self.is_withdrawn();
@@ -476,10 +476,10 @@ impl Reservation {
             _ => Settlement::Canceled,
         };
         if let (Settlement::Canceled, Some(outer)) = (settlement, self.outer()) {
-            outer.retain_own(policy, &mut slots);
+            outer.retain_own(&mut slots);
         }
         let settled = store.settle(&[*token], settlement, &slots, Duration::ZERO);
-        let noted = self.noted_inside(policy, &slots);
+        let noted = self.noted_inside(&slots);
         let settled = limiter.measured(StoreCall::Settle, settled);
         drop(slots);
         match settled.at_once() {

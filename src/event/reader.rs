@@ -122,7 +122,9 @@ impl EventReader {
             let found = self.range(shard, count).await;
             let found = found.map_err(|error| self.shared.endpoint.explain(error))?;
             entries.extend(found.into_iter().map(|(id, fields)| {
-                let json = fields.into_iter().find(|(name, _)| name == FIELD.as_bytes());
+                let json = fields
+                    .into_iter()
+                    .find(|(name, _)| name == FIELD.as_bytes());
                 let event = json.and_then(|(_, json)| serde_json::from_slice::<Event>(&json).ok());
                 (shard, id, event)
             }));

@@ -20,7 +20,7 @@ const WINDOW: Millis = 30 * 60 * 1000;
 /// The addresses and users with most failures and refusals lately, in bounded memory.
 ///
 /// Lately is the last 30 to 60 minutes. An address or user with more than 1/256 of all guesses within 30 minutes is on the
-/// list, whatever else happens: a flood of other names or addresses pushes no entry out. Counts of others are
+/// list, whatever else happens: a flood of other names or addresses does not push it out. Counts of others are
 /// approximate, see [`Busy::uncertain`].
 ///
 /// Users are distinguished by a keyed hash and shown as in events. Each process has a list of its own;

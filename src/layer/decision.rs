@@ -28,7 +28,7 @@ use crate::{
     attempt::{Counted, User, Within},
     events,
     extract::{ExtractError, Extracted, ReadBody, value},
-    limiter::{Access, InForce, KnownBlock},
+    limiter::{Access, Decided, InForce, KnownBlock},
     response::{Denial, DenialKind, RateLimitFields},
 };
 
@@ -216,7 +216,9 @@ impl Config {
             // A blocked client may send what does not count.
             UserSource::Body(_) if self.body_filter.is_some() => {
                 match (self.limiter).access(&in_force, query(&in_force, &caller, parts), None) {
-                    denied @ Access::Denied(_) => self.denied(denied, caller, parts),
+                    denied @ Access::Denied(_) => {
+                        self.decide(&in_force, caller, denied, None, parts)
+                    }
                     _ => Step::Wait(Wait::Body(caller, Deadline::default())),
                 }
             }
@@ -235,7 +237,9 @@ impl Config {
         let in_force = self.limiter.in_force();
         match (self.limiter).access(&in_force, query(&in_force, &caller, parts), None) {
             // No rule can lift it.
-            denied @ Access::Denied(_) => return self.denied(denied, caller, parts),
+            denied @ Access::Denied(_) => {
+                return self.decide(&in_force, caller, denied, None, parts);
+            }
             // Unless the user is denied, which is not known yet.
             Access::Allowed(_) => return Step::Wait(Wait::for_user(user, caller)),
             Access::Limited => {}
@@ -257,22 +261,11 @@ impl Config {
                     Attempt::new,
                     denial,
                 );
-                let call = decided.map_or_else(|call| call, MaybeReady::ready);
-                let attempt = Box::new(AttemptFuture::reserve(&self.limiter, call));
+                let attempt = AttemptFuture::reserve(&self.limiter, decided.into_future());
+                let attempt = Box::new(attempt);
                 Step::Wait(Wait::Precheck(attempt, user, caller))
             }
         }
-    }
-
-    /// Refuses a caller that an access rule denies.
-    fn denied(
-        self: &Arc<Self>,
-        denied: Access,
-        caller: Caller<'static>,
-        parts: &mut Parts,
-    ) -> Step {
-        let in_force = self.limiter.in_force();
-        self.decide(&in_force, caller, denied, None, parts)
     }
 
     fn prechecked(
@@ -393,9 +386,11 @@ impl Config {
     ) -> Step {
         let admit = |reservation| LoginAttempt::new(self, State::Reserved(reservation));
         match (self.limiter).decide(in_force, caller, access, within, admit, denial) {
-            Ok(Ok(attempt)) => self.run(attempt, parts),
-            Ok(Err(denial)) => self.deny(denial, parts),
-            Err(call) => Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call))),
+            Decided::Now(Ok(attempt)) => self.run(attempt, parts),
+            Decided::Now(Err(denial)) => self.deny(denial, parts),
+            Decided::Later(call) => {
+                Step::Wait(Wait::Reserve(AttemptFuture::reserve(&self.limiter, call)))
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Settles an attempt, whatever becomes of its request.
 
+use std::ops::Deref;
+
 use http::{HeaderMap, Method, Response, StatusCode, response::Parts};
 
 use super::{
@@ -17,11 +19,39 @@ use crate::{
 /// If it is dropped, because the client disconnected, a timeout expired or the handler panicked, the
 /// attempt is settled with the outcome that the handler has recorded, or as a failure.
 pub(super) struct Guard {
-    attempt: LoginAttempt,
+    attempt: Tracked,
     method: Method,
     /// The outcome if the guard is dropped and the handler has recorded none.
     default_outcome: Outcome,
     is_settled: bool,
+}
+
+/// An attempt that [`LoginLimiter::all_settled`](crate::LoginLimiter::all_settled) waits for: until it is dropped, also
+/// by a panic while it is settled.
+struct Tracked(LoginAttempt);
+
+impl Tracked {
+    #[inline]
+    fn new(attempt: LoginAttempt) -> Self {
+        attempt.config().limiter.tracker().add();
+        Self(attempt)
+    }
+}
+
+impl Deref for Tracked {
+    type Target = LoginAttempt;
+
+    #[inline]
+    fn deref(&self) -> &LoginAttempt {
+        &self.0
+    }
+}
+
+impl Drop for Tracked {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.config().limiter.tracker().remove();
+    }
 }
 
 /// How far an attempt has come when the inner service has responded.
@@ -44,9 +74,8 @@ pub(super) type Settling = AttemptFuture<Result<(), StoreError>>;
 impl Guard {
     #[inline]
     pub(super) fn new(attempt: LoginAttempt, method: Method) -> Self {
-        attempt.config().limiter.tracker().add();
         Self {
-            attempt,
+            attempt: Tracked::new(attempt),
             method,
             default_outcome: Outcome::Failure,
             is_settled: false,
@@ -229,6 +258,5 @@ impl Drop for Guard {
             // Dropping the future has a task complete it.
             drop(self.written(settled));
         }
-        self.attempt.config().limiter.tracker().remove();
     }
 }

@@ -11,8 +11,23 @@ use crate::{
     store::{Standings, StoreError},
 };
 
-/// What `admit` made of the attempt, or why there is none; the future of it if the store has to be waited for.
-pub(crate) type Decided<A, E> = Result<Result<A, E>, MaybeReady<Result<Attempt, E>>>;
+/// A decision on an attempt.
+pub(crate) enum Decided<A, E> {
+    /// What was made of the attempt, or why there is none.
+    Now(Result<A, E>),
+    /// The store has to be waited for.
+    Later(MaybeReady<Result<Attempt, E>>),
+}
+
+impl<E> Decided<Attempt, E> {
+    #[inline]
+    pub(crate) fn into_future(self) -> MaybeReady<Result<Attempt, E>> {
+        match self {
+            Self::Now(result) => MaybeReady::ready(result),
+            Self::Later(call) => call,
+        }
+    }
+}
 
 /// What is known of a block without I/O.
 pub(crate) enum KnownBlock {
@@ -95,10 +110,10 @@ impl LoginLimiter {
                 }
                 let policy = Arc::clone(policy);
                 let allowed = Reservation::allowed(self, policy, token, caller, allowed, within);
-                return Ok(Ok(admit(allowed)));
+                return Decided::Now(Ok(admit(allowed)));
             }
             Access::Denied(denied) => {
-                return Ok(Err(reject(ReserveError::Denied(denied), caller)));
+                return Decided::Now(Err(reject(ReserveError::Denied(denied), caller)));
             }
         }
         let mut slots = Slots::new();
@@ -109,7 +124,7 @@ impl LoginLimiter {
         drop(slots);
         match standings.at_once() {
             // The refusal comes first: refused callers must not cost a copy of their name.
-            Ok(standings) => Ok(
+            Ok(standings) => Decided::Now(
                 match self.reserved(policy, token, &caller, standings, count) {
                     Ok(standings) => {
                         if within.is_none() {
@@ -126,7 +141,7 @@ impl LoginLimiter {
             Err(standings) => {
                 let (limiter, caller) = (self.clone(), caller.into_owned());
                 let policy = Arc::clone(policy);
-                Err(MaybeReady::pending(async move {
+                Decided::Later(MaybeReady::pending(async move {
                     let standings = standings.await;
                     match limiter.reserved(&policy, token, &caller, standings, count) {
                         Ok(standings) => {

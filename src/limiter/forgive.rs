@@ -67,8 +67,8 @@ impl LoginLimiter {
     /// address. No other counter changes, so the user may still be refused at an address that is blocked, and an
     /// address in an IPv6 network that is.
     ///
-    /// [`unblock_user`](Self::unblock_user) lifts the block of an account. With the feature `admin`,
-    /// `admin` (feature `admin`) lifts those of networks and of a user everywhere, reports what still refuses, and records
+    /// [`unblock_user`](Self::unblock_user) lifts the block of an account. The administration API
+    /// (feature `admin`) lifts those of networks and of a user everywhere, reports what still refuses, and records
     /// who did it.
     ///
     /// # Errors

@@ -11,7 +11,10 @@ mod newest;
 mod telemetry;
 
 use self::{block_gauge::IsDue, lifted::Watched, telemetry::Telemetry};
-pub(crate) use self::{decide::KnownBlock, newest::Newest};
+pub(crate) use self::{
+    decide::{Decided, KnownBlock},
+    newest::Newest,
+};
 pub use error::ReserveError;
 #[cfg(feature = "admin")]
 pub(crate) use in_force::Canary;
@@ -32,7 +35,7 @@ use arc_swap::{ArcSwap, Guard};
 #[cfg(feature = "admin")]
 use crate::live::LiveState;
 use crate::{
-    Address, Attempt, AttemptFuture, Caller, MaybeReady, Policy, PolicyError, Report, Rule, Token,
+    Address, Attempt, AttemptFuture, Caller, Policy, PolicyError, Report, Rule, Token,
     access::AccessRules,
     attempt::{Counted, InFlight, Reservation, Slots, Tracker, User},
     metrics::StoreCall,
@@ -267,10 +270,10 @@ impl LoginLimiter {
     ) -> AttemptFuture<Result<Attempt, ReserveError>> {
         let (caller, in_force) = (caller.into(), self.in_force());
         let access = self.access_of(&in_force, &caller);
-        let token = (token, None);
         let reject = |error, _: Counted<'_>| error;
-        let decided = self.decide_with(token, &in_force, caller, access, Attempt::new, reject);
-        AttemptFuture::reserve(self, decided.map_or_else(|call| call, MaybeReady::ready))
+        let admit = Attempt::new;
+        let decided = self.decide_with((token, None), &in_force, caller, access, admit, reject);
+        AttemptFuture::reserve(self, decided.into_future())
     }
 
     /// The attempt that was reserved with this token for this caller, here or by another process with the same store,

@@ -25,10 +25,12 @@ pub use limit::{BackoffBuilder, LimitBuilder};
 pub use period::{ParsePeriodError, Period};
 pub(crate) use rule::{Naming, Subject, check_name};
 pub use rule::{Part, Rule};
-pub(crate) use scope::{Applying, Scope};
+pub(crate) use scope::{Scope, ScopedRules};
 pub use standard::{Finding, Standard};
 
 const DAY: Millis = 24 * 60 * 60 * 1000;
+/// Each rule is a counter for each attempt.
+const MAX_RULES: usize = 100;
 
 /// What is limited, and how much.
 ///
@@ -94,7 +96,7 @@ const DAY: Millis = 24 * 60 * 60 * 1000;
 pub struct Policy {
     rules: Vec<Rule>,
     /// By scope. Follows from the other fields.
-    applying: Vec<Applying>,
+    by_scope: Vec<ScopedRules>,
     /// Whether a rule has a [joined](Subject::Joined) subject. Follows from the rules.
     has_joined: bool,
     lease: Duration,
@@ -107,19 +109,24 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// If two rules have the same name.
+    /// If two rules have the same name, or there are more than 100.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, PolicyError> {
-        let mut policy = Self::of(Vec::new());
-        for rule in rules {
-            if policy.rule(rule.name()).is_some() {
-                return Err(PolicyError::new(
-                    format!("rule {:?}", rule.name()),
-                    "occurs twice; a second rule needs a name of its own",
-                ));
-            }
-            policy = policy.with_rule(rule);
+        let rules: Vec<_> = rules.into_iter().collect();
+        if rules.len() > MAX_RULES {
+            let reason = format!("has {}; must have {MAX_RULES} at most", rules.len());
+            return Err(PolicyError::new("rules", reason));
         }
-        Ok(policy)
+        let is_repeated = |i: &usize| {
+            let before = &rules[..*i];
+            before.iter().any(|rule| rule.name() == rules[*i].name())
+        };
+        if let Some(i) = (1..rules.len()).find(is_repeated) {
+            return Err(PolicyError::new(
+                format!("rule {:?}", rules[i].name()),
+                "occurs twice; a second rule needs a name of its own",
+            ));
+        }
+        Ok(Self::of(rules))
     }
 
     /// The default policy, and a limit of 100 failures of an account within 24 hours over all addresses: it
@@ -138,20 +145,21 @@ impl Policy {
 
     /// The default settings with these rules.
     fn of(rules: Vec<Rule>) -> Self {
+        let exempts_known = rules.iter().any(Rule::exempts_known_addresses);
         let policy = Self {
             rules,
-            applying: Vec::new(),
+            by_scope: Vec::new(),
             has_joined: false,
             lease: Duration::from_secs(30),
             ipv6_prefix: 64,
-            known_addresses: None,
+            known_addresses: exempts_known.then(KnownAddresses::default),
         };
         policy.compiled()
     }
 
     /// The same policy after a change of its rules, or of what decides which of them apply.
     fn compiled(mut self) -> Self {
-        self.applying = Applying::of(&self);
+        self.by_scope = ScopedRules::of(&self);
         let joins = |rule: &Rule| rule.subject() == Subject::Joined;
         self.has_joined = self.rules.iter().any(joins);
         self

@@ -39,7 +39,7 @@ impl Scope {
         }
     }
 
-    /// Whether a rule is enabled and applies, if so many bits of an IPv6 address count.
+    /// Whether a rule is enabled and applies, under a policy that counts `ipv6_prefix` bits of an IPv6 address.
     fn includes(self, rule: &Rule, ipv6_prefix: u8) -> bool {
         let has_network = |bits| self.is_ipv6 && bits < ipv6_prefix;
         rule.is_enabled()
@@ -51,7 +51,7 @@ impl Scope {
 
 /// The rules that apply in one scope, by their positions in the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Applying {
+pub(crate) struct ScopedRules {
     pub(crate) in_order: Vec<usize>,
     /// Those by user and address ahead of all others, as a success needs them.
     pub(crate) mains_first: Vec<usize>,
@@ -59,7 +59,7 @@ pub(crate) struct Applying {
     pub(crate) mains: usize,
 }
 
-impl Applying {
+impl ScopedRules {
     /// For each scope: what applies is found once per policy, and not for each attempt.
     pub(super) fn of(policy: &Policy) -> Vec<Self> {
         let rules = || policy.rules().iter().enumerate();
@@ -88,13 +88,44 @@ impl Applying {
 impl Policy {
     /// The rules that are enabled and apply.
     #[inline]
-    pub(crate) fn scoped(&self, scope: Scope) -> &Applying {
-        &self.applying[scope.position()]
+    pub(crate) fn scoped(&self, scope: Scope) -> &ScopedRules {
+        &self.by_scope[scope.position()]
     }
 
     /// The rules that are enabled and apply, in the policy's order.
     pub(crate) fn applying(&self, scope: Scope) -> impl Iterator<Item = &Rule> {
         let positions = self.scoped(scope).in_order.iter();
         positions.map(|i| &self.rules[*i])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scope_has_the_rules_that_it_includes() {
+        let policies = [Policy::default(), Policy::strict(), Policy::nist()];
+        let narrow = Policy::strict().with_ipv6_prefix(56).unwrap();
+        let disabled = Policy::default().with_rule_enabled(Rule::ADDRESS, false);
+        for policy in policies.into_iter().chain([narrow, disabled.unwrap()]) {
+            for (position, scope) in Scope::all().enumerate() {
+                assert_eq!(scope.position(), position);
+                let includes = |rule: &&Rule| scope.includes(rule, policy.ipv6_prefix());
+                let expected: Vec<_> = policy.rules().iter().filter(includes).collect();
+                assert_eq!(policy.applying(scope).collect::<Vec<_>>(), expected);
+                let scoped = policy.scoped(scope);
+                let (mains, others) = scoped.mains_first.split_at(scoped.mains);
+                let is_main = |i: &usize| {
+                    let rule = &policy.rules()[*i];
+                    rule.counts_by_user() && rule.counts_by_address()
+                };
+                assert!(mains.iter().all(is_main) && !others.iter().any(is_main));
+                assert_eq!(mains.len() + others.len(), expected.len());
+            }
+        }
+        // Named, by IPv6, at a second factor.
+        let all = Scope::all().last().unwrap();
+        assert_eq!(Policy::default().applying(all).count(), 5);
     }
 }

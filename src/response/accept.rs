@@ -1,7 +1,11 @@
 //! Chooses a rendering by what the client accepts.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, Version, header::ACCEPT, request::Parts};
+use http::{
+    HeaderMap, Method, Response, Version,
+    header::{ACCEPT, CONTENT_TYPE},
+    request::Parts,
+};
 
 use super::{Denial, GrpcStatus, HtmlPage, Respond, problem};
 
@@ -59,6 +63,19 @@ impl<H: Respond> Respond for ByAccept<H> {
         problem::vary_by_accept(response.headers_mut());
         response
     }
+
+    fn keep(&self, request: &Parts) -> Parts {
+        let mut kept = self.html.keep(request);
+        kept.method = request.method.clone();
+        kept.version = request.version;
+        for name in [ACCEPT, CONTENT_TYPE] {
+            kept.headers.remove(&name);
+            for value in request.headers.get_all(&name) {
+                kept.headers.append(&name, value.clone());
+            }
+        }
+        kept
+    }
 }
 
 /// Whether the client speaks gRPC. To any other, a response with status 200 would look like a success.
@@ -68,7 +85,7 @@ fn is_grpc(request: &Parts) -> bool {
     if request.version != Version::HTTP_2 || request.method != Method::POST {
         return false;
     }
-    let content_type = request.headers.get(http::header::CONTENT_TYPE);
+    let content_type = request.headers.get(CONTENT_TYPE);
     let Some((kind, rest)) = content_type.and_then(|t| t.as_bytes().split_at_checked(GRPC.len()))
     else {
         return false;

@@ -258,6 +258,18 @@ impl From<ReserveError> for Denial {
 pub trait Respond: Send + Sync + 'static {
     /// The response in place of the handler's.
     fn respond(&self, denial: &Denial, request: &Parts) -> Response<Bytes>;
+
+    /// What [`respond`](Self::respond) reads of a request. In axum it is kept for each request whose handler takes a
+    /// [`LoginAttempt`](crate::LoginAttempt), in case the handler returns a denial; a clone of the whole head, unless a
+    /// responder says which part is enough.
+    fn keep(&self, request: &Parts) -> Parts {
+        request.clone()
+    }
+}
+
+/// What a responder keeps that does not read the request.
+pub(super) fn nothing_kept() -> Parts {
+    http::Request::new(()).into_parts().0
 }
 
 impl<F> Respond for F

@@ -6,7 +6,7 @@ use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Par
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{Denial, Respond};
+use super::{Denial, Respond, denial::nothing_kept};
 
 /// Renders denials as gRPC responses without a message: `RESOURCE_EXHAUSTED` for a refusal, with a
 /// `google.rpc.RetryInfo` in the details.
@@ -17,6 +17,10 @@ pub struct GrpcStatus;
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
 impl Respond for GrpcStatus {
+    fn keep(&self, _: &Parts) -> Parts {
+        nothing_kept()
+    }
+
     fn respond(&self, denial: &Denial, _: &Parts) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();

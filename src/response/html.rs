@@ -14,7 +14,7 @@ use http::{
 };
 use uuid::Uuid;
 
-use super::{Denial, DenialKind, English, Respond, Words};
+use super::{Denial, DenialKind, English, Respond, Words, denial::nothing_kept};
 use crate::{
     Period, Reason,
     algorithm::Millis,
@@ -164,6 +164,10 @@ impl Default for HtmlPage {
 }
 
 impl Respond for HtmlPage {
+    fn keep(&self, _: &Parts) -> Parts {
+        nothing_kept()
+    }
+
     fn respond(&self, denial: &Denial, _: &Parts) -> Response<Bytes> {
         let nonce = Uuid::new_v4().simple().to_string();
         let page = self.render(denial, SystemClock.now(), &nonce);

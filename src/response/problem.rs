@@ -9,7 +9,7 @@ use http::{
     request::Parts,
 };
 
-use super::{Denial, DenialKind, Respond};
+use super::{Denial, DenialKind, Respond, denial::nothing_kept};
 use crate::{Reason, Refusal};
 
 /// Renders denials as RFC 9457 `application/problem+json`, with `Retry-After`.
@@ -54,6 +54,10 @@ static NEGOTIATED: LazyLock<HeaderMap> = LazyLock::new(|| {
 });
 
 impl Respond for ProblemJson {
+    fn keep(&self, _: &Parts) -> Parts {
+        nothing_kept()
+    }
+
     fn respond(&self, denial: &Denial, _: &Parts) -> Response<Bytes> {
         render(denial, &HEADERS)
     }

@@ -22,7 +22,7 @@ use crate::{
     access::{AccessRule, Action},
     admin::AdminErrorKind,
     algorithm::{self, Millis},
-    attempt::Counted,
+    attempt::{Counted, Reservation},
     clock::{Clock, SystemClock, to_millis},
     limiter::Allowed,
     store::Standings,
@@ -340,7 +340,9 @@ impl super::Inner {
             None => {
                 limiter.metrics().resumed();
                 let caller = Counted::new(caller, &policy, |user| limiter.normalize(user));
-                Attempt::new(limiter, policy, token, caller, Standings::default(), None)
+                let standings = Standings::default();
+                let reservation = Reservation::new(limiter, policy, token, caller, standings, None);
+                Attempt::new(reservation)
             }
         }
     }

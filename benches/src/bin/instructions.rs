@@ -30,12 +30,15 @@ const MOST: f64 = 1.10;
 /// A name, and what takes that path so many times.
 type Path = (&'static str, fn(&Runtime, u64));
 
-const PATHS: [Path; 6] = [
+const PATHS: [Path; 7] = [
     ("attempt-failed", |runtime, times| {
-        log_in(runtime, times, Outcome::Failure)
+        log_in(runtime, times, ipv4, Outcome::Failure)
+    }),
+    ("attempt-failed-ipv6", |runtime, times| {
+        log_in(runtime, times, ipv6, Outcome::Failure)
     }),
     ("attempt-succeeded", |runtime, times| {
-        log_in(runtime, times, Outcome::Success)
+        log_in(runtime, times, ipv4, Outcome::Success)
     }),
     ("attempt-refused", refused),
     ("request-without-layer", |runtime, times| {
@@ -240,12 +243,20 @@ fn block(runtime: &Runtime, limiter: &LoginLimiter) {
 
 /// From [`TIMES`] addresses in turn, so that none is refused. What makes their counters grow is thus done
 /// once and not counted: how often a table grows depends on secrets that are drawn for each process.
-fn log_in(runtime: &Runtime, times: u64, outcome: Outcome) {
+fn log_in(runtime: &Runtime, times: u64, address: fn(u64) -> IpAddr, outcome: Outcome) {
     let limiter = limiter();
     for i in 0..times {
-        let address = IpAddr::from(((i % TIMES) as u32).to_be_bytes());
-        attempt(runtime, &limiter, address, outcome);
+        attempt(runtime, &limiter, address(i % TIMES), outcome);
     }
+}
+
+fn ipv4(i: u64) -> IpAddr {
+    IpAddr::from((i as u32).to_be_bytes())
+}
+
+/// Each in a network of 48 bits of its own.
+fn ipv6(i: u64) -> IpAddr {
+    IpAddr::from((0x2a00 << 112 | u128::from(i) << 80).to_be_bytes())
 }
 
 fn refused(runtime: &Runtime, times: u64) {

@@ -63,7 +63,7 @@ struct Shared {
     is_reported: AtomicBool,
     /// The attempt of a layer further out, which receives the same outcomes.
     outer: OnceLock<LoginAttempt>,
-    /// The head of the request, to render what the handler returns. Dropped when the attempt is settled:
+    /// What the responder reads of the request, to render what the handler returns. Dropped when the attempt is settled:
     /// extensions of the app may hold this attempt.
     #[cfg(feature = "axum")]
     head: Mutex<Option<Box<http::request::Parts>>>,
@@ -349,14 +349,14 @@ impl LoginAttempt {
         }
     }
 
-    /// Keeps the head of the request, to render what the handler returns.
+    /// Keeps what the responder reads of the request, to render what the handler returns.
     #[cfg(feature = "axum")]
     pub(crate) fn keep_head(&self, head: &http::request::Parts) {
         // Locked in this order where the attempt is settled.
         let state = self.lock();
         let mut kept = self.head();
         if kept.is_none() && !matches!(&*state, State::Settled) {
-            let mut head = Box::new(head.clone());
+            let mut head = Box::new(self.config().responder.keep(head));
             head.extensions.remove::<Self>();
             *kept = Some(head);
         }

@@ -91,7 +91,7 @@ impl Locked<'_> {
         let now = self.now;
         let (mut is_refused, mut is_shadowed) = (false, false);
         let (mut is_stale, mut new) = (false, 0);
-        let mut positions = SmallVec::<[_; 4]>::new();
+        let mut positions = SmallVec::<[_; 8]>::new();
         for slot in slots {
             let counters = &self.shards.of(&slot.key).counters;
             let position = counters.find(slot.key.fingerprint.id);

@@ -21,6 +21,7 @@ pub(super) struct Room {
     size: u32,
     /// What is left for all.
     common: AtomicUsize,
+    taken: AtomicUsize,
 }
 
 impl Room {
@@ -34,6 +35,7 @@ impl Room {
             shares: (0..shares).map(|_| AtomicU32::new(0)).collect(),
             size,
             common: AtomicUsize::new(capacity - size as usize * shares),
+            taken: AtomicUsize::new(0),
         }
     }
 
@@ -41,13 +43,8 @@ impl Room {
         self.capacity
     }
 
-    /// How many entries there are: those of all shares, which are not counted together, since every login would have
-    /// to write that count.
     pub(super) fn taken(&self) -> usize {
-        let shares = self.shares.iter();
-        shares
-            .map(|share| share.load(Ordering::Relaxed) as usize)
-            .sum()
+        self.taken.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -85,7 +82,10 @@ impl Room {
             }
             let order = Ordering::Relaxed;
             match share.compare_exchange_weak(taken, wanted, order, order) {
-                Ok(_) => return true,
+                Ok(_) => {
+                    self.taken.fetch_add(entries, Ordering::Relaxed);
+                    return true;
+                }
                 Err(changed) => {
                     self.common.fetch_add(common, Ordering::Relaxed);
                     taken = changed;
@@ -106,6 +106,8 @@ impl Room {
     pub(super) fn give(&self, network: u16, entries: usize) {
         if entries > 0 {
             let given = u32::try_from(entries).unwrap_or(u32::MAX);
+            // First, as it is added last: it is never more than the shares together.
+            self.taken.fetch_sub(entries, Ordering::Relaxed);
             let taken = self.share(network).fetch_sub(given, Ordering::Relaxed);
             let common = self.beyond(taken) - self.beyond(taken.saturating_sub(given));
             if common > 0 {

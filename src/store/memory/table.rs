@@ -115,6 +115,7 @@ impl<V: Default> Table<V> {
     pub(super) fn get_or_insert(&mut self, id: u64, found: Option<usize>) -> &mut Entry<V> {
         let find = || self.find(id);
         let position = found.or_else(find).unwrap_or_else(|| self.insert(id));
+        debug_assert_eq!(self.entries[position].id, id);
         &mut self.entries[position]
     }
 

@@ -35,6 +35,7 @@ use crate::{
 
 /// The kind of a counter that only probes use. No rule can have this name.
 const PROBE: &str = "probe:";
+
 /// Counters in Redis, on one server or in a cluster.
 #[derive(Clone)]
 pub(super) struct Backend {

@@ -162,7 +162,7 @@ where
                 sleep(TRANSIENT_WAIT).await;
                 continue;
             }
-            // The server rejected this try; one before, whose reply was lost, may have run.
+            // Rejected by the server, or out of tries. A try whose reply was lost may have run.
             return Err(Failure {
                 was_sent: may_have_run,
                 is_cross_slot: error_code(&error) == Some("CROSSSLOT"),

@@ -53,6 +53,8 @@ struct Lists {
     entries: Vec<Listed>,
     /// Everything up to here was listed; `None` if that is all there is.
     upto: Option<Position>,
+    /// For each group of indexes, whether it was cut off, and its last entry.
+    ends: Vec<(bool, Option<Position>)>,
 }
 
 impl Backend {
@@ -166,6 +168,7 @@ impl Backend {
             now: 0,
             entries: Vec::new(),
             upto: None,
+            ends: Vec::new(),
         };
         for (reply, group) in join_all(asked.collect()).await.into_iter().zip(groups) {
             let reply = reply?;
@@ -188,26 +191,24 @@ impl Backend {
         let is_searched =
             query.network.is_some() || query.address.is_some() || query.subject.is_some();
         let step = if is_searched { 1_000 } else { limit };
-        StoreFuture::pending(
-            async move { backend.page(&groups, after, &filter, limit, step).await },
-        )
+        StoreFuture::pending(async move { backend.page(groups, after, &filter, limit, step).await })
     }
 
     async fn page(
         &self,
-        groups: &[Vec<IndexKeys>],
+        mut groups: Vec<Vec<IndexKeys>>,
         mut after: Option<Position>,
         filter: &Filter,
         limit: usize,
         step: usize,
     ) -> Result<BlockPage, StoreError> {
-        let indexes = groups.iter().map(Vec::len).sum::<usize>().max(1);
         let (mut page, mut searched) = (BlockPage::default(), 0);
         loop {
             // Entries are spread evenly over the parts of an index, so that each has to list few of them.
+            let indexes = groups.iter().map(Vec::len).sum::<usize>().max(1);
             let wanted = step.saturating_sub(page.blocks.len());
             let count = (wanted * 2 / indexes + 8).min(MAX_LISTED);
-            let lists = self.list(groups, after.as_ref(), count).await?;
+            let lists = self.list(&groups, after.as_ref(), count).await?;
             page.now = page.now.max(lists.now);
             let mut entries = lists.entries.into_iter().peekable();
             while let Some(Listed { position, text }) = entries.next() {
@@ -226,7 +227,17 @@ impl Backend {
                 }
             }
             match lists.upto {
-                Some(upto) => after = Some(upto),
+                // Those of single addresses are not spread evenly: where nothing is left, nothing is listed again.
+                Some(upto) => {
+                    let mut ends = lists.ends.into_iter();
+                    groups.retain(|_| {
+                        let end = ends.next();
+                        end.is_some_and(|(is_cut_off, last)| {
+                            is_cut_off || last.as_ref() > Some(&upto)
+                        })
+                    });
+                    after = Some(upto);
+                }
                 None => return Ok(page),
             }
         }
@@ -342,13 +353,16 @@ impl Lists {
         if lists.len() != indexes {
             return None;
         }
+        let (mut is_cut_off, mut end) = (false, None);
         for list in lists {
             let Value::Array(list) = list else {
                 return None;
             };
             let entries: Vec<_> = list.chunks(3).map(entry).collect::<Option<_>>()?;
+            let last = entries.last().map(|entry| entry.position.clone());
+            end = end.max(last.clone());
             if entries.len() >= count {
-                let last = entries.last().map(|entry| entry.position.clone());
+                is_cut_off = true;
                 self.upto = match (self.upto.take(), last) {
                     (Some(upto), Some(last)) => Some(upto.min(last)),
                     (upto, last) => upto.or(last),
@@ -356,6 +370,7 @@ impl Lists {
             }
             self.entries.extend(entries);
         }
+        self.ends.push((is_cut_off, end));
         Some(())
     }
 

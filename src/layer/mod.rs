@@ -214,8 +214,8 @@ impl<M> LoginRateLimitLayer<M> {
     }
 
     /// Adds a value of the app's own, such as a tenant or a device, for rules that count by it. Requests
-    /// without it are counted together. [`Part::PATH`] and [`Part::USER_AGENT`] are built in, and this can
-    /// override them.
+    /// without it are counted together. [`Part::PATH`](crate::Part::PATH) and
+    /// [`Part::USER_AGENT`](crate::Part::USER_AGENT) are built in, and this can override them.
     #[must_use]
     pub fn with_value(
         self,

@@ -144,6 +144,27 @@ impl LoginLimiter {
         drop(AttemptFuture::settle(self, canceled.map_ok(drop)));
     }
 
+    /// Writes a failure of a caller whose attempt was taken back.
+    #[cfg(feature = "server")]
+    pub(crate) fn record_failure(
+        &self,
+        policy: &Arc<Policy>,
+        token: Token,
+        caller: Caller<'_>,
+    ) -> StoreFuture<()> {
+        let caller = self.count(policy, caller).into_owned();
+        let mut slots = Slots::new();
+        caller.push_slots(policy, |_| true, &mut slots);
+        let recorded = Settlement::Recorded;
+        let recorded = (self.store()).settle(&[token], recorded, &slots, Duration::ZERO);
+        let recorded = self.measured(StoreCall::Settle, recorded);
+        drop(slots);
+        let (limiter, policy) = (self.clone(), Arc::clone(policy));
+        recorded.map_ok(move |settled| {
+            limiter.note_blocks(&policy, (&caller, token), &settled, &[]);
+        })
+    }
+
     /// Cleans up the counters by user and address of this caller, and removes the failures found there
     /// from all others.
     #[inline]

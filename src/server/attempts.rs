@@ -184,10 +184,9 @@ impl super::Inner {
         let (server, request) = (Arc::clone(self), request.clone());
         let (operator, key) = (operator.name().to_owned(), key.to_owned());
         let reserved = async move { server.reserve_once((&operator, &key), &request).await };
-        tokio::spawn(reserved).await.unwrap_or_else(|_| {
-            let detail = "the request has ended early: admit nothing, and repeat it";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
-        })
+        tokio::spawn(reserved)
+            .await
+            .unwrap_or_else(|_| Err(ended_early()))
     }
 
     /// Reserves the attempt of a key, or answers as before.
@@ -285,8 +284,22 @@ impl super::Inner {
         })
     }
 
-    /// Settles an attempt, and returns whether the user that is named with the outcome is refused.
+    /// Settles an attempt, and returns whether the user that is named with the outcome is refused. To its end, also if
+    /// the client has gone away: the guess counts for that user too.
     pub(super) async fn settle(
+        self: &Arc<Self>,
+        token: &str,
+        outcome: Outcome,
+        user: Option<&str>,
+    ) -> Result<(InFlight, bool), Problem> {
+        let (server, token, user) = (Arc::clone(self), token.to_owned(), user.map(str::to_owned));
+        let settled = async move { server.settle_once(&token, outcome, user.as_deref()).await };
+        tokio::spawn(settled)
+            .await
+            .unwrap_or_else(|_| Err(ended_early()))
+    }
+
+    async fn settle_once(
         &self,
         token: &str,
         outcome: Outcome,
@@ -309,14 +322,21 @@ impl super::Inner {
         let policy = self.policy_of(&in_flight).await;
         let proof = self.verify(&in_flight, named, &policy).await?;
         settling.remember(proof, now)?;
-        let mut attempt = self.resume(&in_flight, policy);
-        let mut refused = false;
-        if let Some(user) = named {
-            refused = self.identify(&in_flight, &mut attempt, user).await?;
-        }
+        let mut attempt = self.resume(&in_flight, Arc::clone(&policy));
+        let identified = match named {
+            Some(user) => self.identify(&in_flight, &mut attempt, user).await?,
+            None => Identified::Admitted,
+        };
+        let refused = !matches!(identified, Identified::Admitted);
         let outcome = if refused { Outcome::Failure } else { outcome };
         settling.is_written(true);
-        if let Err(error) = attempt.settle(outcome).await {
+        let mut settled = attempt.settle(outcome).await;
+        if matches!(identified, Identified::Withdrawn) && in_flight.allowed.is_none() {
+            let (token, caller) = (in_flight.token(), in_flight.caller());
+            let recorded = self.limiter.record_failure(&policy, token, caller);
+            settled = settled.and(recorded.await);
+        }
+        if let Err(error) = settled {
             settling.is_written(false);
             return Err(error.into());
         }
@@ -374,14 +394,14 @@ impl super::Inner {
         }
     }
 
-    /// Names the account of an attempt, and returns whether its rules refuse. They are asked ahead of it: an attempt
-    /// that is refused when it is named is taken back, and this one was a guess, which counts for the address.
+    /// Names the account of an attempt. Its rules are asked ahead of it: an attempt that is refused when it is named is
+    /// taken back, and this one was a guess, which counts for the address.
     async fn identify(
         &self,
         in_flight: &InFlight,
         attempt: &mut Attempt,
         user: &str,
-    ) -> Result<bool, Problem> {
+    ) -> Result<Identified, Problem> {
         let name = self.limiter.normalize(user);
         let query = access_query(Some(in_flight.address), Some(&name), None, None);
         let rules = self.limiter.access_rules();
@@ -389,7 +409,7 @@ impl super::Inner {
             .decide(&query, SystemClock.now())
             .map(AccessRule::action)
         {
-            Some(Action::Deny) => return Ok(true),
+            Some(Action::Deny) => return Ok(Identified::Refused),
             Some(_) => {}
             // What an access rule allows counts for no address.
             None if in_flight.allowed.is_some() => {}
@@ -404,20 +424,29 @@ impl super::Inner {
                     is_enforced && (standing.is_blocked() || is_new && standing.refuses())
                 });
                 if refuses {
-                    return Ok(true);
+                    return Ok(Identified::Refused);
                 }
             }
         }
         match attempt.identify(user).await {
-            Ok(()) => Ok(false),
+            Ok(()) => Ok(Identified::Admitted),
             Err(ReserveError::Store(error)) => Err(error.into()),
-            Err(_) => Ok(true),
+            Err(_) => Ok(Identified::Withdrawn),
         }
     }
 
     fn lease(&self) -> Millis {
         to_millis(self.limiter.policy().lease())
     }
+}
+
+/// What naming the account of an attempt has led to.
+enum Identified {
+    Admitted,
+    /// Its rules refuse, and the attempt is as it was.
+    Refused,
+    /// Its rules refuse, since others were named in between, and the attempt was taken back.
+    Withdrawn,
 }
 
 /// Whether no rule counts an attempt: none applies, or each one that does exempts it, or would refuse it and is in shadow.
@@ -432,6 +461,11 @@ fn settled_before() -> Problem {
     Problem::conflict(
         "the attempt with this Idempotency-Key is settled: use a new key for each check of a password",
     )
+}
+
+fn ended_early() -> Problem {
+    let detail = "the request has ended early: admit nothing, and repeat it";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }
 
 fn unsealed() -> Problem {

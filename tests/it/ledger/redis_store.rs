@@ -529,6 +529,38 @@ async fn by_the_clock_of_the_server_everything_works_too() {
     ledger.inspect(&[(&name, &limit)]).await.expect("contents");
 }
 
+/// Where one address has nearly all blocks, the others are not listed again and again.
+#[tokio::test]
+async fn a_crowded_address_costs_a_search_in_its_network_few_scripts() {
+    const BLOCKS: usize = 2_000;
+    let mut redis = RedisServer::start();
+    redis.keys_may_live(None);
+    let store = redis.store().await;
+    let ledger = ledger(&store);
+    let at = Address::new(ip("192.0.2.7"), 64);
+    for n in 0..BLOCKS {
+        let user = format!("user{n}");
+        let name = ledger.name(&Key::of_address(at, "user-address").and_subject(user.as_bytes()));
+        let note = BlockNote::new(&name, "user-address", Period::hours(1));
+        let note = note.at_address(at).of_subject(user.as_bytes());
+        ledger.note(&note).await.expect("noted");
+    }
+    let query = BlockQuery::new(&["user-address"]).with_limit(1_000);
+    let query = query.in_network(ip("192.0.2.0"), 24);
+    // Loads the script.
+    ledger.blocks(&query).await.expect("a page");
+    let before = redis.calls_of("evalsha");
+    let first = ledger.blocks(&query).await.expect("a page");
+    let next = first.next.as_deref().expect("more");
+    let second = ledger.blocks(&query.after(next)).await.expect("a page");
+    let mut found: Vec<_> = first.blocks.iter().chain(&second.blocks).collect();
+    found.sort_by(|one, other| one.counter.cmp(&other.counter));
+    found.dedup_by(|one, other| one.counter == other.counter);
+    assert_eq!(found.len(), BLOCKS);
+    let scripts = redis.calls_of("evalsha") - before;
+    assert!(scripts < 150, "{scripts}");
+}
+
 /// A page, wherever it begins, and everything else that an operator does must not keep Redis from others.
 #[tokio::test]
 async fn among_a_million_blocks_no_command_takes_five_milliseconds() {

@@ -11,7 +11,9 @@ use tower_login_rate_limit::{
     store::{MemoryStore, RedisStore, Store},
 };
 
-use super::{Api, SHOP};
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+
+use super::{Api, SHOP, fleet};
 use crate::support::{RedisServer, ip};
 
 const HOME: &str = "192.0.2.1";
@@ -219,4 +221,72 @@ async fn an_attempt_under_a_canary_is_settled_under_it() {
     assert_eq!(status, 200, "{settled}");
     let second = reserve().await;
     assert_eq!(second["usage"], 1, "the first one is taken back: {second}");
+}
+
+/// The user's rules are asked ahead of the outcome, and may refuse a moment later nevertheless.
+#[tokio::test]
+async fn guesses_that_are_named_at_once_all_count_for_the_address() {
+    let redis = RedisServer::start();
+    let [api] = fleet(&redis).await;
+    let api = Arc::new(api);
+    let mut guesses = 0;
+    for _ in 0..10 {
+        let mut decisions = Vec::new();
+        for _ in 0..25 {
+            let body = json!({"address": HOME});
+            let (_, decision) = api.post(SHOP, "/v1/attempts", &body).await;
+            if decision["admitted"] == true {
+                decisions.push(decision);
+            }
+        }
+        let mut outcomes = JoinSet::new();
+        for decision in decisions {
+            guesses += 1;
+            let api = Arc::clone(&api);
+            outcomes.spawn(async move {
+                let token = decision["token"].as_str().expect("a token");
+                let path = format!("/v1/attempts/{token}/outcome");
+                let body = json!({"outcome": "failure", "user": "alice"});
+                api.post(SHOP, &path, &body).await
+            });
+        }
+        for (status, settled) in outcomes.join_all().await {
+            assert_eq!(status, 200, "{settled}");
+        }
+    }
+    assert_eq!(guesses, 25);
+    assert_eq!(usage(&api, Rule::ADDRESS, "alice").await, Some(25));
+}
+
+/// A backend that goes away while it reports must not save its users the failure.
+#[tokio::test]
+async fn an_outcome_whose_connection_is_cut_counts_for_the_user_that_it_names() {
+    let redis = RedisServer::start();
+    let [api] = fleet(&redis).await;
+    for n in 0..4_u64 {
+        let body = json!({"address": HOME});
+        let (_, decision) = api.post(SHOP, "/v1/attempts", &body).await;
+        let token = decision["token"].as_str().expect("a token");
+        let body = r#"{"outcome":"failure","user":"carol"}"#;
+        let length = body.len();
+        let request = format!(
+            "POST /v1/attempts/{token}/outcome HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {SHOP}\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        // So long that the request arrives, and not so long that it is answered.
+        redis.command::<()>(&["CLIENT", "PAUSE", "300", "ALL"]);
+        let mut connection = TcpStream::connect(api.address).await.expect("a connection");
+        let sent = connection.write_all(request.as_bytes()).await;
+        sent.expect("sent");
+        tokio::time::sleep(Duration::from_millis(50 + n)).await;
+        drop(connection);
+        let expected = Some(u32::try_from(n).expect("few") + 1);
+        let counted = async {
+            while usage(&api, Rule::USER_ADDRESS, "carol").await != expected {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let counted = tokio::time::timeout(Duration::from_secs(10), counted).await;
+        counted.expect("it counts for the user");
+    }
 }

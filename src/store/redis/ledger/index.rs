@@ -34,8 +34,14 @@ use crate::{
 
 /// How many entries a script lists of one index at most: some 0.3 ms in Redis.
 const MAX_LISTED: usize = 200;
+/// How many entries a script lists of all its indexes at most.
+const MAX_REPLIED: usize = 800;
 /// Networks of at least this many bits, 256 addresses at most, are looked up address by address.
 const SMALL_NETWORK: u8 = 24;
+/// How many addresses of a network a script looks up on a single server.
+const TOGETHER: usize = 16;
+/// How many scripts are sent at a time: logins have to get in between.
+const AT_ONCE: usize = 32;
 /// What lasts as long as this many milliseconds lasts forever.
 const FOREVER: Millis = 1 << 50;
 /// How many entries a script drops at most.
@@ -127,9 +133,10 @@ impl Backend {
             (None, Some(address)) => vec![vec![scheme.blocks_at(address)]],
             (None, None) => {
                 if let Some(addresses) = query.network.and_then(addresses_of) {
-                    return addresses
-                        .map(|address| vec![scheme.blocks_at(address)])
-                        .collect();
+                    let indexes: Vec<_> = addresses.map(|at| scheme.blocks_at(at)).collect();
+                    // Each address has a hash tag of its own.
+                    let together = if self.is_cluster() { 1 } else { TOGETHER };
+                    return indexes.chunks(together).map(<[_]>::to_vec).collect();
                 }
                 let mut rules = query.rules.to_vec();
                 rules.sort_unstable();
@@ -152,7 +159,7 @@ impl Backend {
         after: Option<&Position>,
         count: usize,
     ) -> Result<Lists, StoreError> {
-        let asked = groups.iter().map(|group| {
+        let ask = |group: &Vec<IndexKeys>| {
             let mut call = self.index_call(&NOTES, group.iter());
             match after {
                 None => call.command.arg("").arg(""),
@@ -163,18 +170,21 @@ impl Backend {
             };
             call.command.arg(count);
             Box::pin(self.ask_script(call)) as _
-        });
+        };
         let mut lists = Lists {
             now: 0,
             entries: Vec::new(),
             upto: None,
             ends: Vec::new(),
         };
-        for (reply, group) in join_all(asked.collect()).await.into_iter().zip(groups) {
-            let reply = reply?;
-            let read = (lists.add(&reply, group.len(), count))
-                .ok_or_else(|| unexpected("notes.lua", &reply));
-            read?;
+        for groups in groups.chunks(AT_ONCE) {
+            let replies = join_all(groups.iter().map(ask).collect()).await;
+            for (reply, group) in replies.into_iter().zip(groups) {
+                let reply = reply?;
+                let read = (lists.add(&reply, group.len(), count))
+                    .ok_or_else(|| unexpected("notes.lua", &reply));
+                read?;
+            }
         }
         lists.sort();
         Ok(lists)
@@ -207,7 +217,9 @@ impl Backend {
             // Entries are spread evenly over the parts of an index, so that each has to list few of them.
             let indexes = groups.iter().map(Vec::len).sum::<usize>().max(1);
             let wanted = step.saturating_sub(page.blocks.len());
-            let count = (wanted * 2 / indexes + 8).min(MAX_LISTED);
+            let widest = groups.iter().map(Vec::len).max().unwrap_or(1);
+            let most = MAX_LISTED.min(MAX_REPLIED / widest.max(1));
+            let count = (wanted * 2 / indexes + 8).min(most);
             let lists = self.list(&groups, after.as_ref(), count).await?;
             page.now = page.now.max(lists.now);
             let mut entries = lists.entries.into_iter().peekable();

@@ -3,8 +3,8 @@
 use super::room::Room;
 use crate::algorithm::Millis;
 
-/// The smallest size of an index.
-const SMALLEST: usize = 32;
+/// The smallest size of an index, and the fewest entries that there is space for.
+const SMALLEST: usize = 64;
 
 /// One entry of a table.
 pub(super) struct Entry<V> {
@@ -129,7 +129,7 @@ impl<V: Default> Table<V> {
         let position = self.entries.len();
         if position == self.entries.capacity() {
             // Doubling would waste memory.
-            self.entries.reserve_exact(position / 16 + 8);
+            self.entries.reserve_exact((position / 16).max(SMALLEST));
         }
         self.entries.push(Entry {
             id,
@@ -151,12 +151,17 @@ impl<V: Default> Table<V> {
             is_live
         });
         let len = self.entries.len();
-        if len < self.entries.capacity() / 2 {
-            self.entries.shrink_to(len + len / 16);
+        // Where logins succeed, a table is always small, and emptied again and again: it keeps its space.
+        if len < self.entries.capacity() / 2 && self.entries.capacity() > SMALLEST {
+            self.entries.shrink_to((len + len / 16).max(SMALLEST));
         }
         // At most 5/8 full, so that the next entries do not cause another search.
         let size = ((len + new) * 8 / 5).next_power_of_two().max(SMALLEST);
-        self.index = vec![0; size];
+        if self.index.len() == size {
+            self.index.fill(0);
+        } else {
+            self.index = vec![0; size];
+        }
         for (position, entry) in self.entries.iter().enumerate() {
             write(&mut self.index, entry.id, position);
         }

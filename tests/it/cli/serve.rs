@@ -398,6 +398,79 @@ async fn a_client_that_never_ends_its_request_keeps_no_connection() {
     assert_eq!(server.stop().0, Some(0));
 }
 
+/// An HTTP/2 frame.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags, 0, 0, 0, stream]].concat();
+    [&head, payload].concat()
+}
+
+/// Asks for a page by HTTP/2 and gives it a window of this many bytes, acknowledges all pings, and returns how long it
+/// takes until the server closes.
+fn leave_unread(url: &str, window: u8) -> Duration {
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    let limit = Duration::from_secs(10);
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let began = Instant::now();
+    let path = b"/v1/openapi.json";
+    let headers = [&[0x82, 0x86, 0x01, 1, b'a', 0x04, 16][..], path].concat();
+    let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, window]);
+    let request = frame(1, 5, 1, &headers);
+    let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*settings, &request].concat();
+    stream.write_all(&begin).unwrap();
+    let mut is_answered = false;
+    while began.elapsed() < limit {
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).is_err() {
+            break;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        if stream.read_exact(&mut payload).is_err() {
+            break;
+        }
+        match (head[3], head[4] & 1) {
+            (SETTINGS, 0) => drop(stream.write_all(&frame(SETTINGS, 1, 0, &[]))),
+            (PING, 0) => drop(stream.write_all(&frame(PING, 1, 0, &payload))),
+            (1, _) => is_answered = true,
+            _ => {}
+        }
+    }
+    assert!(is_answered, "the request is valid");
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answer_keeps_no_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[connections]\nidle = \"1s\"");
+    let unread = [0, 1].map(|window| {
+        let url = server.url.clone();
+        thread::spawn(move || leave_unread(&url, window))
+    });
+    // Streams that are read last longer, although their ticks are as far apart.
+    let path = format!("{}/v1/admin/events/live", server.url);
+    let http2 = Client::builder().http2_prior_knowledge().build().unwrap();
+    let began = Instant::now();
+    let mut streams = Vec::new();
+    for client in [Client::new(), http2] {
+        let live = client.get(&path).bearer_auth(TOKEN).send().await.unwrap();
+        assert_eq!(live.status(), 200);
+        streams.push(live);
+    }
+    while began.elapsed() < Duration::from_secs(5) {
+        for live in &mut streams {
+            assert!(live.chunk().await.unwrap().is_some());
+        }
+    }
+    for unread in unread {
+        let lasted = unread.join().unwrap();
+        assert!(lasted < Duration::from_secs(5), "{lasted:?}");
+    }
+}
+
 #[tokio::test]
 async fn connections_beyond_the_maximum_wait_for_others_to_end() {
     let directory = tempfile::tempdir().unwrap();

@@ -6,7 +6,10 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -27,8 +30,8 @@ use pin_project_lite::pin_project;
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
-    time::{sleep, timeout},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tower_service::Service;
 
@@ -40,8 +43,8 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 pub(super) struct Bounds {
     /// How many connections are accepted. Others wait until one ends.
     pub(super) maximum: usize,
-    /// How long a connection is kept on which no request is under way: none was sent, its head is incomplete, or all
-    /// are answered.
+    /// How long a connection is kept that waits for its client: no request was sent, one is incomplete, or an answer is
+    /// not read. Each part that is received or sent restarts it.
     pub(super) idle: Duration,
     /// How long it may take until a request is answered, its body included.
     pub(super) request: Duration,
@@ -74,11 +77,11 @@ pub(super) async fn serve(
             _ = &mut stopped => break,
             accepted = accept(&listener, &permits) => accepted,
         };
-        let (open, mut requests) = watch::channel(0);
+        let activity = Activity::new();
         let service = Requests {
             router: router.clone(),
             peer,
-            open: Arc::new(open),
+            activity: Arc::clone(&activity),
             timeout: bounds.request,
         };
         let service = TowerToHyperService::new(service);
@@ -89,7 +92,7 @@ pub(super) async fn serve(
             tokio::select! {
                 // Why a client has gone away is of no interest.
                 _ = connection => {}
-                () = idle(&mut requests, bounds.idle) => {}
+                () = idle(&activity, bounds.idle) => {}
             }
         });
     }
@@ -119,19 +122,80 @@ async fn accept(
     }
 }
 
-/// Returns when no request has been under way for this long.
-async fn idle(requests: &mut watch::Receiver<usize>, limit: Duration) {
+/// What a connection waits for: the server, if that works on a request, or else the client.
+struct Activity {
+    /// How many requests the server works on.
+    working: usize,
+    /// When that has changed, or something was received or sent, for the last time.
+    since: Instant,
+}
+
+impl Activity {
+    fn new() -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            working: 0,
+            since: Instant::now(),
+        }))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns when the client has been waited for this long.
+async fn idle(activity: &Mutex<Activity>, limit: Duration) {
     loop {
-        let is_busy = *requests.borrow_and_update() > 0;
-        let changed = requests.changed();
-        let changed = if is_busy {
-            Ok(changed.await)
-        } else {
-            timeout(limit, changed).await
+        let now = Instant::now();
+        let end = {
+            let activity = lock(activity);
+            let since = if activity.working > 0 {
+                now
+            } else {
+                activity.since
+            };
+            since + limit
         };
-        if !matches!(changed, Ok(Ok(()))) {
+        if end <= now {
             return;
         }
+        sleep_until(end).await;
+    }
+}
+
+/// Whose turn it is with a request. A client that neither sends the rest of its request nor takes its answer must not hold
+/// the connection.
+struct Turn {
+    activity: Arc<Mutex<Activity>>,
+    is_servers: AtomicBool,
+}
+
+impl Turn {
+    /// The server's.
+    fn new(activity: &Arc<Mutex<Activity>>) -> Arc<Self> {
+        let turn = Self {
+            activity: Arc::clone(activity),
+            is_servers: AtomicBool::new(false),
+        };
+        turn.set(true);
+        Arc::new(turn)
+    }
+
+    /// Restarts the clock too.
+    fn set(&self, is_servers: bool) {
+        let mut activity = lock(&self.activity);
+        activity.since = Instant::now();
+        match (self.is_servers.swap(is_servers, Relaxed), is_servers) {
+            (false, true) => activity.working += 1,
+            (true, false) => activity.working -= 1,
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 
@@ -140,7 +204,7 @@ async fn idle(requests: &mut watch::Receiver<usize>, limit: Duration) {
 struct Requests {
     router: Router,
     peer: SocketAddr,
-    open: Arc<watch::Sender<usize>>,
+    activity: Arc<Mutex<Activity>>,
     timeout: Duration,
 }
 
@@ -156,8 +220,13 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let open = Open::new(&self.open);
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let turn = Turn::new(&self.activity);
+        let mut request = request.map(|body| Exchanged {
+            body,
+            turn: Arc::clone(&turn),
+            direction: Direction::Received,
+        });
         request.extensions_mut().insert(ConnectInfo(self.peer));
         let response = timeout(self.timeout, self.router.call(request));
         Box::pin(async move {
@@ -165,7 +234,14 @@ where
                 Ok(Ok(response)) => response,
                 Err(_) => too_slow(),
             };
-            Ok(response.map(|body| Body::new(Answer { body, _open: open })))
+            turn.set(false);
+            Ok(response.map(|body| {
+                Body::new(Exchanged {
+                    body,
+                    turn,
+                    direction: Direction::Sent,
+                })
+            }))
         })
     }
 }
@@ -185,40 +261,38 @@ fn too_slow() -> Response {
     (status, headers, problem.to_string()).into_response()
 }
 
-/// A request under way.
-struct Open(Arc<watch::Sender<usize>>);
-
-impl Open {
-    fn new(open: &Arc<watch::Sender<usize>>) -> Self {
-        open.send_modify(|open| *open += 1);
-        Self(Arc::clone(open))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.send_modify(|open| *open -= 1);
-    }
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// The body of a request. While it has no frame, the client is waited for.
+    Received,
+    /// The body of an answer. While it has no frame, the server is waited for, as between two events of a stream; once
+    /// it has one, the client is, until the next one is asked for.
+    Sent,
 }
 
 pin_project! {
-    /// The body of an answer. Its request is under way until it is sent: streams have no end.
-    struct Answer {
+    /// A body that knows whose turn it is.
+    struct Exchanged<B> {
         #[pin]
-        body: Body,
-        _open: Open,
+        body: B,
+        turn: Arc<Turn>,
+        direction: Direction,
     }
 }
 
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
+impl<B: http_body::Body> http_body::Body for Exchanged<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        self.project().body.poll_frame(context)
+    ) -> Poll<Option<Result<http_body::Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let frame = this.body.poll_frame(context);
+        let is_received = *this.direction == Direction::Received;
+        this.turn.set(frame.is_ready() == is_received);
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -471,24 +471,84 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_connection() {
     }
 }
 
+/// How many sockets the server has.
+fn sockets(server: &Server) -> usize {
+    let files = fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
+    let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+fn connect(address: &str, text: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let _ = stream.write_all(text);
+    stream
+}
+
 #[tokio::test]
-async fn connections_beyond_the_maximum_wait_for_others_to_end() {
+async fn connections_beyond_the_maximum_replace_those_that_wait_for_their_client() {
     let directory = tempfile::tempdir().unwrap();
-    let server = in_memory(&directory, "[connections]\nmaximum = 4\nidle = \"1s\"");
+    let server = in_memory(&directory, "[connections]\nmaximum = 4");
     let address = server.url.trim_start_matches("http://");
-    let idle: Vec<_> = (0..40)
-        .map(|_| TcpStream::connect(address).unwrap())
-        .collect();
-    let pid = server.process.id();
-    let sockets = || {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-        targets
-            .filter(|target| target.to_string_lossy().starts_with("socket:"))
-            .count()
-    };
-    thread::sleep(Duration::from_millis(300));
-    assert!(sockets() < 20, "{} sockets", sockets());
-    drop(idle);
-    assert_eq!(server.get("/healthz", None).await.status(), 200);
+    let live = Client::new().get(format!("{}/v1/admin/events/live", server.url));
+    let mut live = live.bearer_auth(TOKEN).send().await.unwrap();
+    let held: [&[u8]; 4] = [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ",
+        b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /console/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+          Content-Length: 1000\r\n\r\ntoken=",
+    ];
+    for text in held {
+        let held: Vec<_> = (0..40).map(|_| connect(address, text)).collect();
+        thread::sleep(Duration::from_millis(300));
+        assert!(sockets(&server) < 20, "{} sockets", sockets(&server));
+        let health = server.get("/healthz", None);
+        let health = tokio::time::timeout(Duration::from_secs(5), health).await;
+        assert_eq!(health.expect("in time").status(), 200);
+        drop(held);
+    }
+    // One with a request under way is not closed.
+    for _ in 0..3 {
+        assert!(live.chunk().await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn connections_for_metrics_are_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[metrics]\nlisten = \"127.0.0.1:0\"");
+    let (_, metrics) = server
+        .introduction
+        .split_once("Metrics are at http://")
+        .unwrap();
+    let (address, _) = metrics.split_once("/metrics").unwrap();
+    let _idle: Vec<_> = (0..200).map(|_| connect(address, b"")).collect();
+    thread::sleep(Duration::from_millis(500));
+    assert!(sockets(&server) < 60, "{} sockets", sockets(&server));
+    let metrics = reqwest::get(format!("http://{address}/metrics")).await;
+    assert_eq!(metrics.unwrap().status(), 200);
+}
+
+#[test]
+fn a_connection_that_can_not_be_accepted_is_logged_once_a_second() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let server = Server::start(
+        Command::new("sh")
+            .args([
+                "-c",
+                "ulimit -n 40; RUST_LOG=warn exec \"$0\" serve 2>\"$1\"",
+            ])
+            .args([program().get_program(), log.as_os_str()])
+            .env("API_TOKEN", TOKEN)
+            .env_remove("REDIS_URL"),
+    );
+    let address = server.url.trim_start_matches("http://");
+    let _idle: Vec<_> = (0..60).map(|_| connect(address, b"")).collect();
+    thread::sleep(Duration::from_millis(1_500));
+    let log = fs::read_to_string(log).unwrap();
+    let lines = log.matches("can't be accepted").count();
+    assert!((1..=3).contains(&lines), "{log}");
 }

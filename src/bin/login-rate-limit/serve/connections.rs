@@ -3,12 +3,14 @@
 //! `axum::serve` waits for the head of a request for as long as the client likes.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
+    io,
     net::SocketAddr,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
     time::Duration,
@@ -30,24 +32,36 @@ use pin_project_lite::pin_project;
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tower_service::Service;
 
 /// How long to wait after the system has refused a connection, as when too many files are open.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// How often that is logged at most.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// What clients may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// How many connections are accepted. Others wait until one ends.
+    /// How many connections there are. One more takes the place of the one that has waited longest for its client.
     pub(super) maximum: usize,
     /// How long a connection is kept that waits for its client: no request was sent, one is incomplete, or an answer is
     /// not read. Each part that is received or sent restarts it.
     pub(super) idle: Duration,
     /// How long it may take until a request is answered, its body included.
     pub(super) request: Duration,
+}
+
+impl Bounds {
+    /// For metrics, which few clients read: these connections must not take the files that logins need.
+    pub(super) fn for_metrics(self) -> Self {
+        Self {
+            maximum: self.maximum.min(16),
+            ..self
+        }
+    }
 }
 
 impl Default for Bounds {
@@ -67,15 +81,20 @@ pub(super) async fn serve(
     bounds: Bounds,
     mut stopped: oneshot::Receiver<Infallible>,
 ) {
-    let permits = Arc::new(Semaphore::new(bounds.maximum));
+    let held = Held::new(bounds.maximum);
     let connections = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // A peer that is gone without a word does not answer pings.
     (builder.http2().timer(TokioTimer::new())).keep_alive_interval(bounds.idle);
+    let mut failures = Failures::default();
     loop {
+        let accept = async {
+            let (stream, peer) = accept(&listener, &mut failures).await;
+            (stream, peer, held.acquire().await)
+        };
         let (stream, peer, permit) = tokio::select! {
             _ = &mut stopped => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept => accepted,
         };
         let activity = Activity::new();
         let service = Requests {
@@ -87,12 +106,13 @@ pub(super) async fn serve(
         let service = TowerToHyperService::new(service);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = connections.watch(connection.into_owned());
+        let place = held.insert(&activity, permit);
         tokio::spawn(async move {
-            let _permit = permit;
             tokio::select! {
                 // Why a client has gone away is of no interest.
                 _ = connection => {}
                 () = idle(&activity, bounds.idle) => {}
+                () = place.replaced.notified() => {}
             }
         });
     }
@@ -100,25 +120,114 @@ pub(super) async fn serve(
     connections.shutdown().await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+async fn accept(listener: &TcpListener, failures: &mut Failures) -> (TcpStream, SocketAddr) {
     loop {
-        let Ok(permit) = Arc::clone(permits).acquire_owned().await else {
-            // It is never closed.
-            return std::future::pending().await;
-        };
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
-                return (stream, peer, permit);
+                return (stream, peer);
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection can't be accepted");
+                failures.log(&error);
                 sleep(AFTER_ERROR).await;
             }
         }
+    }
+}
+
+/// Connections that could not be accepted.
+#[derive(Default)]
+struct Failures {
+    logged: Option<Instant>,
+}
+
+impl Failures {
+    fn log(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        if self.logged.is_none_or(|logged| now - logged >= LOG_EVERY) {
+            self.logged = Some(now);
+            tracing::warn!(%error, "a connection can't be accepted");
+        }
+    }
+}
+
+/// The connections that are open.
+struct Held {
+    permits: Arc<Semaphore>,
+    places: Arc<Mutex<HashMap<u64, Waiting>>>,
+    next: AtomicU64,
+}
+
+struct Waiting {
+    activity: Arc<Mutex<Activity>>,
+    replaced: Arc<Notify>,
+}
+
+/// The place of a connection, free again when it is dropped.
+struct Place {
+    id: u64,
+    places: Arc<Mutex<HashMap<u64, Waiting>>>,
+    /// Notified when another connection takes it.
+    replaced: Arc<Notify>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Held {
+    fn new(maximum: usize) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(maximum)),
+            places: Arc::default(),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// A permit for one more. At the maximum, the connection is closed that has waited longest for its client; if the
+    /// server works on requests of all of them, this waits.
+    async fn acquire(&self) -> OwnedSemaphorePermit {
+        loop {
+            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+                return permit;
+            }
+            self.replace_one();
+            let permit = Arc::clone(&self.permits).acquire_owned();
+            if let Ok(Ok(permit)) = timeout(AFTER_ERROR, permit).await {
+                return permit;
+            }
+        }
+    }
+
+    fn replace_one(&self) {
+        let mut places = lock(&self.places);
+        let waiting = places.iter().filter_map(|(id, waiting)| {
+            let activity = lock(&waiting.activity);
+            (activity.working == 0).then_some((activity.since, *id))
+        });
+        let longest = waiting.min().map(|(_, id)| id);
+        if let Some(waiting) = longest.and_then(|id| places.remove(&id)) {
+            waiting.replaced.notify_one();
+        }
+    }
+
+    fn insert(&self, activity: &Arc<Mutex<Activity>>, permit: OwnedSemaphorePermit) -> Place {
+        let id = self.next.fetch_add(1, Relaxed);
+        let replaced = Arc::new(Notify::new());
+        let waiting = Waiting {
+            activity: Arc::clone(activity),
+            replaced: Arc::clone(&replaced),
+        };
+        lock(&self.places).insert(id, waiting);
+        Place {
+            id,
+            places: Arc::clone(&self.places),
+            replaced,
+            _permit: permit,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.places).remove(&self.id);
     }
 }
 

@@ -552,3 +552,17 @@ fn a_connection_that_can_not_be_accepted_is_logged_once_a_second() {
     let lines = log.matches("can't be accepted").count();
     assert!((1..=3).contains(&lines), "{log}");
 }
+
+#[test]
+fn the_head_of_a_request_has_a_maximum() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "");
+    let address = server.url.trim_start_matches("http://");
+    let mut stream = connect(address, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ");
+    let limit = Duration::from_secs(5);
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let _ = stream.write_all(&vec![b'x'; 100_000]);
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 431");
+}

@@ -42,6 +42,9 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 /// How often that is logged at most.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
+/// How long the head of an HTTP/1 request may be, in bytes. An incomplete one is kept in memory.
+const MAX_HEAD: usize = 64 * 1024;
+
 /// What clients may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -84,6 +87,7 @@ pub(super) async fn serve(
     let held = Held::new(bounds.maximum);
     let connections = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().max_buf_size(MAX_HEAD);
     // A peer that is gone without a word does not answer pings.
     (builder.http2().timer(TokioTimer::new())).keep_alive_interval(bounds.idle);
     let mut failures = Failures::default();

@@ -398,24 +398,171 @@ async fn a_client_that_never_ends_its_request_keeps_no_connection() {
     assert_eq!(server.stop().0, Some(0));
 }
 
+/// An HTTP/2 frame.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags, 0, 0, 0, stream]].concat();
+    [&head, payload].concat()
+}
+
+/// Asks for a page by HTTP/2 and gives it a window of this many bytes, acknowledges all pings, and returns how long it
+/// takes until the server closes.
+fn leave_unread(url: &str, window: u8) -> Duration {
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    let limit = Duration::from_secs(10);
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let began = Instant::now();
+    let path = b"/v1/openapi.json";
+    let headers = [&[0x82, 0x86, 0x01, 1, b'a', 0x04, 16][..], path].concat();
+    let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, window]);
+    let request = frame(1, 5, 1, &headers);
+    let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*settings, &request].concat();
+    stream.write_all(&begin).unwrap();
+    let mut is_answered = false;
+    while began.elapsed() < limit {
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).is_err() {
+            break;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        if stream.read_exact(&mut payload).is_err() {
+            break;
+        }
+        match (head[3], head[4] & 1) {
+            (SETTINGS, 0) => drop(stream.write_all(&frame(SETTINGS, 1, 0, &[]))),
+            (PING, 0) => drop(stream.write_all(&frame(PING, 1, 0, &payload))),
+            (1, _) => is_answered = true,
+            _ => {}
+        }
+    }
+    assert!(is_answered, "the request is valid");
+    began.elapsed()
+}
+
 #[tokio::test]
-async fn connections_beyond_the_maximum_wait_for_others_to_end() {
+async fn a_client_that_does_not_read_its_answer_keeps_no_connection() {
     let directory = tempfile::tempdir().unwrap();
-    let server = in_memory(&directory, "[connections]\nmaximum = 4\nidle = \"1s\"");
+    let server = in_memory(&directory, "[connections]\nidle = \"1s\"");
+    let unread = [0, 1].map(|window| {
+        let url = server.url.clone();
+        thread::spawn(move || leave_unread(&url, window))
+    });
+    // Streams that are read last longer, although their ticks are as far apart.
+    let path = format!("{}/v1/admin/events/live", server.url);
+    let http2 = Client::builder().http2_prior_knowledge().build().unwrap();
+    let began = Instant::now();
+    let mut streams = Vec::new();
+    for client in [Client::new(), http2] {
+        let live = client.get(&path).bearer_auth(TOKEN).send().await.unwrap();
+        assert_eq!(live.status(), 200);
+        streams.push(live);
+    }
+    while began.elapsed() < Duration::from_secs(5) {
+        for live in &mut streams {
+            assert!(live.chunk().await.unwrap().is_some());
+        }
+    }
+    for unread in unread {
+        let lasted = unread.join().unwrap();
+        assert!(lasted < Duration::from_secs(5), "{lasted:?}");
+    }
+}
+
+/// How many sockets the server has.
+fn sockets(server: &Server) -> usize {
+    let files = fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
+    let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+fn connect(address: &str, text: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let _ = stream.write_all(text);
+    stream
+}
+
+#[tokio::test]
+async fn connections_beyond_the_maximum_replace_those_that_wait_for_their_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[connections]\nmaximum = 4");
     let address = server.url.trim_start_matches("http://");
-    let idle: Vec<_> = (0..40)
-        .map(|_| TcpStream::connect(address).unwrap())
-        .collect();
-    let pid = server.process.id();
-    let sockets = || {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-        targets
-            .filter(|target| target.to_string_lossy().starts_with("socket:"))
-            .count()
-    };
-    thread::sleep(Duration::from_millis(300));
-    assert!(sockets() < 20, "{} sockets", sockets());
-    drop(idle);
-    assert_eq!(server.get("/healthz", None).await.status(), 200);
+    let live = Client::new().get(format!("{}/v1/admin/events/live", server.url));
+    let mut live = live.bearer_auth(TOKEN).send().await.unwrap();
+    let held: [&[u8]; 4] = [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ",
+        b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /console/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+          Content-Length: 1000\r\n\r\ntoken=",
+    ];
+    for text in held {
+        let held: Vec<_> = (0..40).map(|_| connect(address, text)).collect();
+        thread::sleep(Duration::from_millis(300));
+        assert!(sockets(&server) < 20, "{} sockets", sockets(&server));
+        let health = server.get("/healthz", None);
+        let health = tokio::time::timeout(Duration::from_secs(5), health).await;
+        assert_eq!(health.expect("in time").status(), 200);
+        drop(held);
+    }
+    // One with a request under way is not closed.
+    for _ in 0..3 {
+        assert!(live.chunk().await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn connections_for_metrics_are_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[metrics]\nlisten = \"127.0.0.1:0\"");
+    let (_, metrics) = server
+        .introduction
+        .split_once("Metrics are at http://")
+        .unwrap();
+    let (address, _) = metrics.split_once("/metrics").unwrap();
+    let _idle: Vec<_> = (0..200).map(|_| connect(address, b"")).collect();
+    thread::sleep(Duration::from_millis(500));
+    assert!(sockets(&server) < 60, "{} sockets", sockets(&server));
+    let metrics = reqwest::get(format!("http://{address}/metrics")).await;
+    assert_eq!(metrics.unwrap().status(), 200);
+}
+
+#[test]
+fn a_connection_that_can_not_be_accepted_is_logged_once_a_second() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let server = Server::start(
+        Command::new("sh")
+            .args([
+                "-c",
+                "ulimit -n 40; RUST_LOG=warn exec \"$0\" serve 2>\"$1\"",
+            ])
+            .args([program().get_program(), log.as_os_str()])
+            .env("API_TOKEN", TOKEN)
+            .env_remove("REDIS_URL"),
+    );
+    let address = server.url.trim_start_matches("http://");
+    let _idle: Vec<_> = (0..60).map(|_| connect(address, b"")).collect();
+    thread::sleep(Duration::from_millis(1_500));
+    let log = fs::read_to_string(log).unwrap();
+    let lines = log.matches("can't be accepted").count();
+    assert!((1..=3).contains(&lines), "{log}");
+}
+
+#[test]
+fn the_head_of_a_request_has_a_maximum() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "");
+    let address = server.url.trim_start_matches("http://");
+    let mut stream = connect(address, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: ");
+    let limit = Duration::from_secs(5);
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let _ = stream.write_all(&vec![b'x'; 100_000]);
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 431");
 }

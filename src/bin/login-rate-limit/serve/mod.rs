@@ -63,7 +63,7 @@ impl Serve {
             tokio::spawn(async move {
                 // Ends with the process.
                 let (_stop, never) = oneshot::channel();
-                connections::serve(listener, router, bounds, never).await;
+                connections::serve(listener, router, bounds.for_metrics(), never).await;
             });
         }
         if config.console.enabled {

@@ -213,8 +213,8 @@ async fn no_command_for_a_list_of_fifty_thousand_blocks_takes_five_milliseconds(
         assert!(cost.slowest.0 < SLOW, "{name}: {cost:?}");
     }
     // A command for each block that is shown, and eight for each look at the list, of which a few are needed at most.
-    // Of a small network one for every 16 addresses, too.
-    let most = [132, 132, 1_080, 132, 2, 11, 288, 132, 8, 7, 13];
+    // Of a small network one for each address, too.
+    let most = [132, 132, 1_080, 132, 2, 11, 512, 132, 8, 7, 13];
     for ((name, cost), most) in best.iter().zip(most) {
         assert!((1..=most).contains(&cost.commands), "{name}: {cost:?}");
     }

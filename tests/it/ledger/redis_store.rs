@@ -558,7 +558,8 @@ async fn a_crowded_address_costs_a_search_in_its_network_few_scripts() {
     found.dedup_by(|one, other| one.counter == other.counter);
     assert_eq!(found.len(), BLOCKS);
     let scripts = redis.calls_of("evalsha") - before;
-    assert!(scripts < 150, "{scripts}");
+    // Each address once for each page, and a few more for the crowded one.
+    assert!(scripts < 560, "{scripts}");
 }
 
 /// A page, wherever it begins, and everything else that an operator does must not keep Redis from others.

@@ -38,8 +38,6 @@ const MAX_LISTED: usize = 200;
 const MAX_REPLIED: usize = 800;
 /// Networks of at least this many bits, 256 addresses at most, are looked up address by address.
 const SMALL_NETWORK: u8 = 24;
-/// How many addresses of a network a script looks up on a single server.
-const TOGETHER: usize = 16;
 /// How many scripts are sent at a time: logins have to get in between.
 const AT_ONCE: usize = 32;
 /// What lasts as long as this many milliseconds lasts forever.
@@ -133,10 +131,9 @@ impl Backend {
             (None, Some(address)) => vec![vec![scheme.blocks_at(address)]],
             (None, None) => {
                 if let Some(addresses) = query.network.and_then(addresses_of) {
-                    let indexes: Vec<_> = addresses.map(|at| scheme.blocks_at(at)).collect();
-                    // Each address has a hash tag of its own.
-                    let together = if self.is_cluster() { 1 } else { TOGETHER };
-                    return indexes.chunks(together).map(<[_]>::to_vec).collect();
+                    return addresses
+                        .map(|address| vec![scheme.blocks_at(address)])
+                        .collect();
                 }
                 let mut rules = query.rules.to_vec();
                 rules.sort_unstable();

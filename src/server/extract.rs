@@ -1,6 +1,6 @@
 //! Bodies, queries and paths, whose errors are problems.
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 use axum::{
     body::Bytes,
@@ -12,7 +12,7 @@ use serde::{
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::problem::Problem;
+use super::{problem::Problem, shares::Share};
 
 /// A body of more bytes is a ruleset, and read on a thread that no login needs.
 const LARGE: usize = 64 * 1024;
@@ -23,20 +23,26 @@ pub(super) struct Body<T>(pub(super) T);
 impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(mut request: Request, state: &S) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
             return Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "send JSON, with the Content-Type application/json",
             ));
         }
+        let share = request.extensions_mut().remove::<Arc<Share>>();
         let bytes = Bytes::from_request(request, state).await;
         let bytes =
             bytes.map_err(|rejection| client_error(rejection.status(), rejection.body_text()))?;
         if bytes.len() <= LARGE {
             return Self::read(&bytes);
         }
-        let read = tokio::task::spawn_blocking(move || Self::read(&bytes)).await;
+        let read = move || {
+            // It is read to its end also if the client has gone away.
+            let _share = share;
+            Self::read(&bytes)
+        };
+        let read = tokio::task::spawn_blocking(read).await;
         read.unwrap_or_else(|_| {
             let detail = "the body was not read to its end: repeat the request";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))

@@ -5,7 +5,7 @@
 //! by that: a key is answered a few times and, once its attempt is settled, never again.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -27,7 +27,7 @@ const CAPACITY: usize = 262_144;
 const MAX_REPEATS: u8 = 2;
 
 /// A key of one operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct KeyId([u8; 16]);
 
 /// The keys of the last requests.
@@ -39,8 +39,8 @@ pub(super) struct Keys {
 #[derive(Default)]
 struct Table {
     entries: HashMap<KeyId, Entry>,
-    /// In the order in which they expire, as long as the lease does not change.
-    order: VecDeque<(Millis, KeyId)>,
+    /// In the order in which they expire, which is another one than that of their requests after the lease was changed.
+    order: BTreeSet<(Millis, KeyId)>,
 }
 
 struct Entry {
@@ -85,6 +85,7 @@ pub(super) enum Claim<'a> {
 pub(super) struct Pending<'a> {
     keys: &'a Keys,
     id: KeyId,
+    expires: Millis,
     is_answered: bool,
 }
 
@@ -134,12 +135,14 @@ impl Keys {
             request: Some(request),
             state: State::Pending,
         };
-        if !table.insert(id, entry, now.saturating_add(lease.saturating_mul(2))) {
+        let expires = now.saturating_add(lease.saturating_mul(2));
+        if !table.insert(id, entry, expires) {
             return Ok(Claim::Untracked);
         }
         let pending = Pending {
             keys: self,
             id,
+            expires,
             is_answered: false,
         };
         let window = now / lease.max(1);
@@ -195,10 +198,10 @@ fn first_half(hash: &Hash) -> [u8; 16] {
 
 impl Table {
     fn drop_expired(&mut self, now: Millis) {
-        while let Some((expires, id)) = self.order.front().copied()
+        while let Some((expires, id)) = self.order.first().copied()
             && expires <= now
         {
-            self.order.pop_front();
+            self.order.pop_first();
             self.entries.remove(&id);
         }
     }
@@ -209,7 +212,7 @@ impl Table {
             return false;
         }
         self.entries.insert(id, entry);
-        self.order.push_back((expires, id));
+        self.order.insert((expires, id));
         true
     }
 }
@@ -263,9 +266,9 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
             let mut table = self.keys.lock();
-            table.entries.remove(&self.id);
-            if let Some(position) = table.order.iter().rposition(|(_, id)| *id == self.id) {
-                table.order.remove(position);
+            // If it has expired meanwhile, the key may be that of another request.
+            if table.order.remove(&(self.expires, self.id)) {
+                table.entries.remove(&self.id);
             }
         }
     }
@@ -275,5 +278,42 @@ impl Drop for Pending<'_> {
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One with a long lease must not keep those with a shorter one.
+    #[test]
+    fn keys_expire_in_the_order_of_their_leases() {
+        let keys = Keys::new(b"secret");
+        for (key, lease) in [("a", 500), ("b", 50), ("c", 100)] {
+            keys.settled(keys.id("shop", key), 0, lease);
+        }
+        for (now, kept) in [(99, 3), (100, 2), (200, 1), (1_000, 0)] {
+            let mut table = keys.lock();
+            table.drop_expired(now);
+            assert_eq!(table.entries.len(), kept, "at {now}");
+            assert_eq!(table.order.len(), kept, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_not_answered_is_free_again() {
+        let keys = Keys::new(b"secret");
+        let claim = |now| keys.claim(("shop", "a"), blake3::hash(b"body"), now, 50);
+        let first = claim(0);
+        assert!(matches!(first, Ok(Claim::First(..))));
+        assert!(claim(99).is_err(), "it is being answered");
+        // The first one has expired, and leaves the second one alone.
+        let second = claim(100);
+        assert!(matches!(second, Ok(Claim::First(..))));
+        drop(first);
+        assert!(claim(100).is_err(), "it is being answered");
+        drop(second);
+        assert!(matches!(claim(100), Ok(Claim::First(..))));
+        assert_eq!(keys.lock().order.len(), 0);
     }
 }

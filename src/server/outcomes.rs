@@ -4,7 +4,7 @@
 //! unavailable. Each instance therefore remembers what it has settled for as long as the token is valid.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -49,8 +49,8 @@ struct Table {
 #[derive(Default)]
 struct Remembered {
     tokens: HashSet<Token>,
-    /// In the order in which they expire, as long as the lease does not change.
-    order: VecDeque<(Millis, Token)>,
+    /// In the order in which they expire, which is another one than that of their outcomes after the lease was changed.
+    order: BTreeSet<(Millis, Token)>,
 }
 
 /// An attempt that is being settled.
@@ -101,10 +101,10 @@ impl Outcomes {
 
 impl Remembered {
     fn drop_expired(&mut self, now: Millis) {
-        while let Some((expires, token)) = self.order.front().copied()
+        while let Some((expires, token)) = self.order.first().copied()
             && expires <= now
         {
-            self.order.pop_front();
+            self.order.pop_first();
             self.tokens.remove(&token);
         }
     }
@@ -146,7 +146,7 @@ impl Drop for Settling<'_> {
             Some(_) => &mut table.unproven,
         };
         if self.is_written {
-            remembered.order.push_back((self.expires, self.token));
+            remembered.order.insert((self.expires, self.token));
         } else {
             remembered.tokens.remove(&self.token);
         }
@@ -185,6 +185,21 @@ mod tests {
             let table = outcomes.lock();
             let kept = [&table.proven, &table.unproven].map(|kept| kept.tokens.len());
             assert_eq!(kept.iter().sum::<usize>(), 1, "the first has expired");
+        }
+    }
+
+    /// One with a long lease must not keep those with a shorter one.
+    #[test]
+    fn attempts_expire_in_the_order_of_their_leases() {
+        let outcomes = Outcomes::default();
+        for expires in [1_000, 100, 200] {
+            let mut settling = outcomes.begin(Token::new(), 0, expires).unwrap();
+            settling.remember(Proof::None, 0).unwrap();
+            settling.is_written(true);
+        }
+        for (now, kept) in [(99, 3), (100, 2), (200, 1), (1_000, 0)] {
+            outcomes.begin(Token::new(), now, now + 1).unwrap();
+            assert_eq!(outcomes.lock().unproven.tokens.len(), kept, "at {now}");
         }
     }
 

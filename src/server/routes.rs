@@ -1,21 +1,25 @@
 //! Which routes there are, and who may use them.
 
+use std::sync::Arc;
+
 use axum::{
-    Router,
+    Extension, Router,
     extract::{DefaultBodyLimit, MatchedPath, Request, State},
     middleware::{Next, from_fn_with_state, map_response},
     response::{IntoResponse, Response},
-    routing::{any, get, post, put},
+    routing::{MethodRouter, any, get, post, put},
 };
 use http::{
     HeaderValue, StatusCode,
     header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS},
 };
+use http_body::Body as _;
 
 use super::{
-    Role, Shared, Unauthorized, attempts, auth_request, openapi,
+    Operator, Role, Shared, Unauthorized, attempts, auth_request, openapi,
     operate::{self, access_rules, blocks, changes, known, live, overview, preview, ruleset},
     problem::Problem,
+    shares::{Bounds, Shares},
 };
 use crate::events;
 
@@ -23,8 +27,16 @@ use crate::events;
 const MAX_BODY: usize = 64 * 1024;
 /// The same for a ruleset, which may have access rules for 100,000 networks.
 const MAX_RULESET: usize = 16 * 1024 * 1024;
+/// How many bodies longer than [`MAX_BODY`] are read at a time.
+const MAX_LARGE: Bounds = Bounds { total: 4, each: 2 };
 
 pub(super) fn router(server: Shared) -> Router {
+    let large = Arc::new(Shares::new(MAX_LARGE));
+    let takes_ruleset = |route: MethodRouter<Shared>| {
+        route
+            .layer(DefaultBodyLimit::max(MAX_RULESET))
+            .route_layer(from_fn_with_state(Arc::clone(&large), one_of_few))
+    };
     let decide = Router::new()
         .route("/v1/attempts", post(attempts::reserve))
         .route("/v1/attempts/{token}/outcome", post(attempts::settle))
@@ -51,11 +63,11 @@ pub(super) fn router(server: Shared) -> Router {
         .route("/v1/admin/ruleset/history", get(ruleset::history))
         .route(
             "/v1/admin/ruleset/check",
-            post(ruleset::check).layer(DefaultBodyLimit::max(MAX_RULESET)),
+            takes_ruleset(post(ruleset::check)),
         )
         .route(
             "/v1/admin/ruleset/preview",
-            post(preview::preview).layer(DefaultBodyLimit::max(MAX_RULESET)),
+            takes_ruleset(post(preview::preview)),
         )
         .route("/v1/admin/access-rules/try", post(access_rules::attempt))
         .route("/v1/admin/events", get(operate::events::list))
@@ -66,10 +78,7 @@ pub(super) fn router(server: Shared) -> Router {
         .route("/v1/admin/block", post(changes::block))
         .route("/v1/admin/notes", post(changes::note))
         .route("/v1/admin/known-addresses/forget", post(known::forget))
-        .route(
-            "/v1/admin/ruleset",
-            put(ruleset::replace).layer(DefaultBodyLimit::max(MAX_RULESET)),
-        )
+        .route("/v1/admin/ruleset", takes_ruleset(put(ruleset::replace)))
         .route("/v1/admin/ruleset/rollback", post(ruleset::roll_back))
         .route(
             "/v1/admin/access-rules/{name}",
@@ -121,6 +130,29 @@ async fn authorized(
     }
     parts.extensions.insert(operator);
     next.run(Request::from_parts(parts, body)).await
+}
+
+/// Bounds how many large bodies are in memory, before any of a body is read. The share is in the extensions too, for what
+/// goes on after the client has gone away.
+async fn one_of_few(
+    State(large): State<Arc<Shares>>,
+    Extension(operator): Extension<Operator>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let length = request.body().size_hint().upper();
+    if length.is_some_and(|length| length <= MAX_BODY as u64) {
+        return next.run(request).await;
+    }
+    let Ok(share) = large.acquire(&operator, "rulesets are being read") else {
+        let detail = "other large rulesets are being read: repeat the request";
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response();
+    };
+    let share = Arc::new(share);
+    request.extensions_mut().insert(Arc::clone(&share));
+    let response = next.run(request).await;
+    drop(share);
+    response
 }
 
 /// Answers are about people, and must not be kept or interpreted.

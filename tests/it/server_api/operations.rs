@@ -1,6 +1,9 @@
 //! What operators do, by HTTP.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_login_rate_limit::{
     LoginLimiter, Policy,
     event::{Sealer, UserDisplay},
@@ -284,6 +287,45 @@ async fn a_ruleset_is_checked_replaced_and_rolled_back_by_version() {
     assert_eq!(reasons, ["attacked", "softer", "stricter"]);
     api.fail(HOME, "alice", 3).await;
     assert_eq!(api.reserve(HOME, "alice").await["admitted"], false);
+}
+
+/// Bodies that are not yet complete are in memory too.
+#[tokio::test]
+async fn few_large_rulesets_are_read_at_a_time() {
+    let api = Api::memory().await;
+    let begin = async || {
+        let mut stream = tokio::net::TcpStream::connect(api.address).await.unwrap();
+        let head = format!(
+            "POST /v1/admin/ruleset/check HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {READER}\r\n\
+             Content-Type: application/json\r\nContent-Length: 16000000\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        let read = stream.read_exact(&mut status);
+        let read = tokio::time::timeout(Duration::from_millis(300), read).await;
+        let status = read.is_ok().then(|| status.to_vec());
+        (stream, status)
+    };
+    let (_first, status) = begin().await;
+    assert_eq!(status, None, "the rest is waited for");
+    let (second, _) = begin().await;
+    for _ in 0..3 {
+        let (_, status) = begin().await;
+        assert_eq!(status.as_deref(), Some(&b"HTTP/1.1 503"[..]));
+    }
+    let check = "/v1/admin/ruleset/check";
+    let small = json!({"ruleset": {}});
+    let large = json!({"ruleset": "x".repeat(100_000)});
+    assert_eq!(api.post(READER, check, &small).await.0, 200);
+    assert_eq!(api.post(OPERATOR, check, &large).await.0, 200);
+    drop(second);
+    let freed = async {
+        while begin().await.1.is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let freed = tokio::time::timeout(Duration::from_secs(10), freed).await;
+    freed.expect("a share is free again");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 # Functions that find and install the programs a script needs. Read with `source`.
 
-say() { printf '\n== %s\n' "$*"; }
+# With the time since the script began, so that a step which has become slow is seen.
+say() { printf '\n== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 give_up() { printf '%s: %s\n' "$0" "$*" >&2; exit 1; }
 
 as_root() {

@@ -517,10 +517,14 @@ async fn an_app_that_answers_422_to_a_wrong_password_gives_no_free_guesses() {
     }
 }
 
-/// A handler that asks how many attempts remain has been called, so it was no extractor that responded.
+/// A handler that asks its attempt anything has been called, so it was no extractor that responded.
 #[tokio::test]
 async fn a_handler_that_uses_its_attempt_and_answers_422_gives_no_free_guesses() {
-    let uses: [fn(&LoginAttempt) -> bool; 6] = [
+    let uses: [fn(&LoginAttempt) -> bool; 10] = [
+        |attempt| attempt.address().is_some(),
+        |attempt| attempt.user().is_some(),
+        |attempt| attempt.identified().is_some(),
+        |attempt| attempt.allowed_by().is_some(),
         |attempt| attempt.remaining().is_some(),
         |attempt| attempt.usage().is_some(),
         |attempt| attempt.report().is_some(),
@@ -796,7 +800,7 @@ async fn both_orders(
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_order_of_layers_does_what_its_row_says() {
+async fn every_order_of_layers_behaves_as_its_row_describes() {
     use tower_http::{
         catch_panic::CatchPanicLayer, compression::CompressionLayer, cors::CorsLayer,
         csrf::CsrfLayer, limit::RequestBodyLimitLayer, timeout::TimeoutLayer, trace::TraceLayer,

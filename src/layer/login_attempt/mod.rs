@@ -265,6 +265,7 @@ impl LoginAttempt {
 
     /// The client's address. `None` if it could not be read, in shadow mode, or if the attempt is settled.
     pub fn address(&self) -> Option<IpAddr> {
+        self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) => Some(attempt.address()),
             State::Shadowed(denial) => denial.address(),
@@ -274,6 +275,7 @@ impl LoginAttempt {
 
     /// The user as it was typed. `None` if the layer found none, or if the attempt is settled.
     pub fn user(&self) -> Option<String> {
+        self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) => attempt.user().map(str::to_owned),
             State::Shadowed(denial) => denial.user().map(str::to_owned),
@@ -283,6 +285,7 @@ impl LoginAttempt {
 
     /// The user that was [identified](Self::identify) last. `None` if the attempt is settled.
     pub fn identified(&self) -> Option<String> {
+        self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) => attempt.identified().map(str::to_owned),
             State::Shadowed(_) | State::Settled => None,
@@ -291,6 +294,7 @@ impl LoginAttempt {
 
     /// The name of the access rule that allows the request, which is not counted then.
     pub fn allowed_by(&self) -> Option<String> {
+        self.note_use();
         match &*self.lock() {
             State::Reserved(attempt) => attempt.allowed_by().map(str::to_owned),
             State::Shadowed(_) | State::Settled => None,

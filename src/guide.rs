@@ -38,7 +38,15 @@ macro_rules! guides {
         #[doc = "[tonic.md]: crate::guide::tonic"]
         // Pages and files that are no module.
         #[doc = "[benchmarks.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/benchmarks.md"]
+        #[doc = "[console/blocks-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/blocks-light.png"]
+        #[doc = "[console/events-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/events-dark.png"]
+        #[doc = "[console/overview-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/overview-light.png"]
+        #[doc = "[console/policy-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/policy-light.png"]
+        #[doc = "[console/rules-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/rules-light.png"]
+        #[doc = "[console/subject-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/subject-light.png"]
+        #[doc = "[console/why-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/why-dark.png"]
         #[doc = "[grafana-dashboard.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/grafana-dashboard.json"]
+        #[doc = "[openapi.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/openapi.json"]
         #[doc = "[prometheus-alerts.yml]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/prometheus-alerts.yml"]
         // Pictures need a file beside the page, which docs.rs has not: their place is empty, and their text remains.
         #[doc = "[plots/backoff.svg]: data:image/svg+xml,"]

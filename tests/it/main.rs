@@ -26,6 +26,7 @@ mod key_limiter;
 mod known_addresses;
 mod ledger;
 mod limiter;
+mod links;
 mod live;
 mod log;
 mod memory;

@@ -2,12 +2,12 @@
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
-use super::{Admin, AdminError, BlockId, note::Note, subject::Repr};
+use super::{Admin, AdminError, BlockId, subject::Repr};
 use crate::{
     Address, Caller, Policy, Rule,
     algorithm::Millis,
     attempt::{Counted, Slots},
-    limiter::InForce,
+    limiter::{InForce, block_note::Note},
     policy::Subject as CountsBy,
     store::{Contents, CounterName, Key, ListedBlock, StoreErrorKind},
 };

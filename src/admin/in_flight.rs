@@ -1,11 +1,12 @@
 //! Whether an attempt is in flight.
 
-use super::{Admin, AdminError, counters::Counter, note::Note};
+use super::{Admin, AdminError, counters::Counter};
 #[cfg(feature = "server")]
 use crate::live::Version;
 use crate::{
     AttemptId, Caller, Policy, Token,
     attempt::{Counted, Slots},
+    limiter::block_note::Note,
 };
 
 impl Admin {

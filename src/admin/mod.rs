@@ -58,7 +58,6 @@ mod forgive;
 mod in_flight;
 mod known;
 mod next_failure;
-mod note;
 mod ruleset;
 mod subject;
 pub(crate) mod text;
@@ -81,7 +80,6 @@ pub use self::{
     subject::Subject,
     unblock::{Unblock, Unblocked},
 };
-pub(crate) use note::note_text;
 
 /// What operators do with a limiter and its store. See the [module](self).
 ///

@@ -7,10 +7,12 @@ use serde::Serialize;
 use super::{
     Admin, AdminError, Author, Block, BlockId, Subject,
     counters::{Counter, enabled_rules},
-    note::Note,
     subject::Repr,
 };
-use crate::{Address, Rule, access::AccessRule, event::AdminAction, store::Contents};
+use crate::{
+    Address, Rule, access::AccessRule, event::AdminAction, limiter::block_note::Note,
+    store::Contents,
+};
 
 /// How many counters are cleared by one call of the store.
 const CHUNK: usize = 100;

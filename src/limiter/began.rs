@@ -10,11 +10,12 @@ use std::{
 
 use tokio::runtime::Handle;
 
+#[cfg(feature = "admin")]
+use super::block_note::note_text;
 use super::{LoginLimiter, lifted::Lifting};
 #[cfg(feature = "admin")]
 use crate::{
     Address, Period,
-    admin::note_text,
     store::{BlockNote, StoreError, StoreErrorKind},
 };
 use crate::{

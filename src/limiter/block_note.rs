@@ -22,7 +22,7 @@ const fn is_false(value: &bool) -> bool {
 }
 
 /// The text for a block of this user, whom it shows as events do, and whether it refuses nothing.
-pub(crate) fn note_text(user: Option<&EventUser>, shadow: bool) -> String {
+pub(super) fn note_text(user: Option<&EventUser>, shadow: bool) -> String {
     let user = user.and_then(EventUser::shown);
     // Can't fail: there is no map in it.
     serde_json::to_string(&Text { user, shadow }).unwrap_or_default()
@@ -30,13 +30,13 @@ pub(crate) fn note_text(user: Option<&EventUser>, shadow: bool) -> String {
 
 /// The contents of a text; empty if it can't be read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Note {
-    pub(super) user: Option<EventUser>,
-    pub(super) shadow: bool,
+pub(crate) struct Note {
+    pub(crate) user: Option<EventUser>,
+    pub(crate) shadow: bool,
 }
 
 impl Note {
-    pub(super) fn read(text: &str) -> Self {
+    pub(crate) fn read(text: &str) -> Self {
         let Text { user, shadow } = serde_json::from_str(text).unwrap_or_default();
         Self {
             user: user.map(|user| EventUser::from_shown(&user)),

@@ -2,6 +2,8 @@
 
 mod began;
 mod block_gauge;
+#[cfg(feature = "admin")]
+pub(crate) mod block_note;
 mod decide;
 mod error;
 mod forgive;

@@ -162,7 +162,7 @@ impl LoginLimiter {
         }
     }
 
-    /// Measures how a store gets on that keeps its counters elsewhere: with each call, since a limiter need not have
+    /// Measures the state of a store that keeps its counters elsewhere: with each call, since a limiter need not have
     /// a task for it.
     fn measure_status(&self) {
         let status = self.store().status();

@@ -28,7 +28,6 @@ pub fn measure(report: &mut Report) {
         &few,
         &many,
         |_, n| listed(n % HOT as u64),
-        true,
     );
     compare(
         report,
@@ -36,7 +35,6 @@ pub fn measure(report: &mut Report) {
         &few,
         &many,
         |size, n| listed(n * 7_919 % size),
-        false,
     );
     compare(
         report,
@@ -44,7 +42,6 @@ pub fn measure(report: &mut Report) {
         &few,
         &many,
         |_, n| stranger(n),
-        false,
     );
 }
 
@@ -80,7 +77,6 @@ fn compare(
     few: &AccessRules,
     many: &AccessRules,
     nth: impl Fn(u64, u64) -> IpAddr,
-    has_goal: bool,
 ) {
     let queries = |size| -> Vec<_> {
         let addresses = (0..LOOK_UPS as u64).map(|n| nth(size, n));
@@ -107,7 +103,7 @@ fn compare(
         "ns",
         None,
     );
-    let goal = has_goal.then_some(Goal::AtMost(1.2));
+    let goal = Some(Goal::AtMost(1.2));
     let what = format!("{what}: 100,000 networks to 10");
     report.ratio(SECTION, what, rounds.ratio("many", "ten"), goal);
 }

@@ -39,7 +39,7 @@ static ALLOCATOR: System = System;
 type Section = (&'static str, fn(&mut Report));
 
 fn main() {
-    let sections: [Section; 12] = [
+    let sections: [Section; 13] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
@@ -52,6 +52,7 @@ fn main() {
         ("replay", replay::measure),
         ("observers", operated::observers),
         ("blocks", operated::blocks),
+        ("live", operated::live),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments

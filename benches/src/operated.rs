@@ -95,3 +95,17 @@ pub fn blocks(report: &mut Report) {
         report.number(SECTION, what, slowest("high"), "ms", goal);
     }
 }
+
+pub fn live(report: &mut Report) {
+    const SECTION: &str = "A change of the policy on 16 instances";
+    let counts = Counts::at(&program(), &["live"]);
+    let what = "of 100 changes, in force on the last instance within a second";
+    let goal = Some(Goal::AtLeast(100.0));
+    report.number(SECTION, what, counts.get("in-time"), "", goal);
+    for (name, what) in [
+        ("median", "time until then: median"),
+        ("slowest", "time until then: slowest"),
+    ] {
+        report.number(SECTION, what, counts.get(name), "ms", None);
+    }
+}

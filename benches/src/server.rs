@@ -112,6 +112,7 @@ pub fn measure(report: &mut Report) {
     ratio(PANICS, MEMORY, Some(Goal::AtLeast(0.97)));
     ratio(GOVERNOR, IDENTITY, None);
     ratio(TWO_GOVERNORS, IDENTITY, None);
+    ratio(MEMORY, GOVERNOR, Some(Goal::AtLeast(1.0)));
     ratio(MEMORY, TWO_GOVERNORS, None);
     ratio(REFUSED, NO_LAYER, Some(Goal::AtLeast(0.92)));
     ratio(STATIC, NO_LAYER, None);

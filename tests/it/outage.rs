@@ -7,7 +7,7 @@ use std::{
     net::TcpListener,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -117,7 +117,7 @@ async fn a_black_hole_is_an_error_within_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_gone_is_said_to_be_gone_and_found_again_at_the_first_call() {
+async fn a_redis_that_is_gone_is_reported_and_found_again_at_the_first_call() {
     let mut redis = RedisServer::start();
     let limiter = limiter(&redis).await;
     for _ in 0..5 {
@@ -222,33 +222,37 @@ async fn the_apps_own_pool_is_used_and_recovers_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_that_are_forgotten_again_and_again_are_nobodys_error() {
+async fn scripts_that_are_forgotten_a_hundred_times_cause_no_error() {
     let redis = RedisServer::start();
     let limiter = LoginLimiter::new(Policy::default(), redis.store().await);
-    let done = Arc::new(AtomicBool::new(false));
+    let (done, flushed) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     let flusher = {
-        let (done, mut connection) = (Arc::clone(&done), redis.connection());
+        let (done, flushed) = (Arc::clone(&done), Arc::clone(&flushed));
+        let mut connection = redis.connection();
         std::thread::spawn(move || {
-            let mut flushed = 0;
             while !done.load(Ordering::Relaxed) {
                 redis::cmd("SCRIPT")
                     .arg("FLUSH")
                     .exec(&mut connection)
                     .unwrap();
-                flushed += 1;
+                flushed.fetch_add(1, Ordering::Relaxed);
             }
-            flushed
         })
     };
     let mut tasks = Vec::new();
     for task in 0..32 {
-        let limiter = limiter.clone();
+        let (limiter, flushed) = (limiter.clone(), Arc::clone(&flushed));
         tasks.push(tokio::spawn(async move {
             let address = ip(&format!("192.0.2.{task}"));
-            for _ in 0..20 {
+            let mut logins = 0;
+            while logins < 20 || flushed.load(Ordering::Relaxed) < 100 {
                 attempt(&limiter, address, "user", Outcome::Success)
                     .await
                     .unwrap();
+                logins += 1;
             }
             fail(&limiter, address, "user", 5).await;
             attempt(&limiter, address, "user", Outcome::Failure)
@@ -260,8 +264,7 @@ async fn scripts_that_are_forgotten_again_and_again_are_nobodys_error() {
         task.await.unwrap();
     }
     done.store(true, Ordering::Relaxed);
-    // On a busy machine it may hardly get a turn.
-    assert!(flusher.join().unwrap() > 0);
+    flusher.join().unwrap();
     assert!(redis.calls_of("eval") > 0, "no script was ever missing");
 }
 
@@ -291,7 +294,7 @@ async fn calls_share_connections() {
 }
 
 #[test]
-fn settings_that_cant_work_are_said_so() {
+fn settings_that_cant_work_are_rejected() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let builder = RedisStore::builder;

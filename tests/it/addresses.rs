@@ -78,7 +78,7 @@ fn x_forwarded_for_is_walked_from_the_right() {
 }
 
 #[test]
-fn whoever_is_not_a_proxy_counts_as_themselves() {
+fn a_peer_that_is_no_proxy_counts_by_its_own_address() {
     let extractor = ForwardedAddress::x_forwarded_for(["10.0.0.0/8"]).unwrap();
     for peer in ["203.0.113.9", "2001:db8::9", "11.0.0.1"] {
         let headers = [("x-forwarded-for", "6.6.6.6"), ("forwarded", "for=6.6.6.6")];
@@ -237,7 +237,7 @@ async fn a_thousand_forged_headers_are_one_client() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_says_nothing_is_refused_and_counted_nowhere() {
+async fn a_proxy_without_the_header_is_refused_and_counted_nowhere() {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
     let extractor = ForwardedAddress::x_forwarded_for(["127.0.0.0/8"]).unwrap();
     let server = LoginServer::start_with(limiter, |layer| layer.with_address(extractor)).await;

@@ -349,7 +349,7 @@ async fn a_success_does_not_make_the_next_block_of_an_address_shorter() {
 /// Many in flight that all fail leave no more behind than failures one after the other, and being
 /// refused does not cost more with each.
 #[tokio::test]
-async fn failures_are_added_up_whoever_comes_next() {
+async fn failures_are_folded_by_every_kind_of_next_call() {
     let both = BothStores::start().await;
     let words = || {
         let words = Limit::attempts(300).within(Period::days(3));

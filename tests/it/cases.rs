@@ -115,7 +115,7 @@ async fn a_node_with_a_wrong_clock_admits_nothing_extra() {
 }
 
 #[tokio::test]
-async fn at_exactly_the_end_of_a_block_the_attempt_is_admitted_and_nothing_says_forever() {
+async fn at_exactly_the_end_of_a_block_the_attempt_is_admitted() {
     let both = BothStores::start().await;
     let limit = Limit::attempts(2)
         .within(Period::hours(1))
@@ -480,7 +480,7 @@ async fn attempts_in_flight_are_busy_not_blocked() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_nobody_settles_becomes_a_failure_when_its_lease_ends() {
+async fn an_attempt_that_is_never_settled_becomes_a_failure_when_its_lease_ends() {
     let both = BothStores::start().await;
     for (name, limiter) in both.limiters(&Policy::default()) {
         let mut attempts = Vec::new();
@@ -693,7 +693,7 @@ async fn each_step_is_one_round_trip_and_nothing_is_pinged() {
 }
 
 #[tokio::test]
-async fn an_attempt_cleans_up_once_however_often_it_is_said() {
+async fn an_attempt_cleans_up_once_however_often_its_success_is_repeated() {
     let both = BothStores::start().await;
     let limit = Limit::attempts(5).within(Period::hours(1)).build().unwrap();
     for (name, store) in both.stores() {

@@ -158,7 +158,7 @@ async fn a_panic_in_the_call_itself_is_counted() {
 }
 
 #[tokio::test]
-async fn what_the_handler_said_counts_also_if_nobody_waits_for_its_answer() {
+async fn a_recorded_outcome_counts_although_the_client_is_gone() {
     let redis = RedisServer::start();
     for limiter in [
         LoginLimiter::new(policy(), MemoryStore::new()),

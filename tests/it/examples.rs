@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{RedisServer, client::client, example::Example};
 
 #[tokio::test]
-async fn the_axum_example_does_what_its_page_says() {
+async fn the_axum_example_behaves_as_its_page_describes() {
     let redis = RedisServer::start();
     let url = redis.url();
     for environment in [vec![], vec![("REDIS_URL", url.as_str())]] {
@@ -52,7 +52,7 @@ async fn the_axum_example_does_what_its_page_says() {
 }
 
 #[tokio::test]
-async fn the_axum_example_believes_the_proxies_that_it_is_told_to() {
+async fn the_axum_example_trusts_the_configured_proxies() {
     let behind = Example::start("axum", &[("TRUSTED_PROXIES", "127.0.0.0/8, 10.0.0.0/8")]);
     let direct = Example::start("axum", &[]);
     for (example, blocked) in [(&behind, false), (&direct, true)] {

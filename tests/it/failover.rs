@@ -215,7 +215,7 @@ async fn the_primary_is_killed_under_load<R: Redundant>(within: Duration, name: 
 
 /// With a fallback nobody notices. Each app server may then admit the limit by itself, and what failed
 /// meanwhile counts afterwards.
-async fn nobody_notices_with_a_fallback<R: Redundant>() {
+async fn with_a_fallback_no_login_fails<R: Redundant>() {
     let mut redis = R::start();
     let limiters = limiters(&redis.url(), Outage::Fallback).await;
     let primary = redis.primary_of(ip("192.0.2.1"));
@@ -236,13 +236,13 @@ async fn nobody_notices_with_a_fallback<R: Redundant>() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_with_a_fallback_that_sentinel_replaces_a_primary() {
-    nobody_notices_with_a_fallback::<RedisSentinel>().await;
+async fn with_a_fallback_no_login_fails_while_sentinel_replaces_a_primary() {
+    with_a_fallback_no_login_fails::<RedisSentinel>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_with_a_fallback_that_a_cluster_replaces_a_primary() {
-    nobody_notices_with_a_fallback::<RedisCluster>().await;
+async fn with_a_fallback_no_login_fails_while_a_cluster_replaces_a_primary() {
+    with_a_fallback_no_login_fails::<RedisCluster>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

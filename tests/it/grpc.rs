@@ -82,7 +82,7 @@ async fn usage(limiter: &LoginLimiter, user: &str) -> (u32, u32) {
 }
 
 #[tokio::test]
-async fn a_client_is_told_by_the_handler_and_by_the_layer_when_to_come_back() {
+async fn the_handler_and_the_layer_state_when_the_block_lifts() {
     let (_redis, limiters) = on_both_stores(Policy::default()).await;
     for limiter in limiters {
         let mut client = serve(LoginRateLimitLayer::new(limiter.clone())).await;
@@ -153,7 +153,7 @@ async fn a_block_that_never_lifts_has_no_retry_delay() {
 }
 
 #[tokio::test]
-async fn if_the_handler_says_nothing_the_status_decides() {
+async fn without_a_recorded_outcome_the_status_decides() {
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
     let mut client = serve(LoginRateLimitLayer::new(limiter.clone())).await;
     client

@@ -52,7 +52,7 @@ async fn the_newest_are_kept_for_a_while_after_a_success() {
 }
 
 #[tokio::test]
-async fn they_are_kept_without_being_asked_for_only_if_the_policy_says_so() {
+async fn they_are_kept_by_themselves_only_if_the_policy_requires_it() {
     let mut both = BothStores::start().await;
     both.redis
         .keys_may_live(Some(Duration::from_millis(90 * DAY)));

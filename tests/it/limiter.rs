@@ -183,7 +183,7 @@ async fn an_operator_can_lift_blocks() {
 }
 
 #[tokio::test]
-async fn of_several_refusals_the_longest_is_told() {
+async fn of_several_refusals_the_longest_is_reported() {
     let both = BothStores::start().await;
     let short = Limit::attempts(2)
         .within(Period::hours(1))
@@ -452,7 +452,7 @@ async fn keys_that_can_not_be_decided_together_are_not_admitted() {
 }
 
 #[tokio::test]
-async fn what_is_logged_names_nobody() {
+async fn the_log_names_no_user() {
     let both = BothStores::start().await;
     for (_, limiter) in both.limiters(&Policy::default()) {
         let caller = Caller::new(ip(HOME))

@@ -83,7 +83,7 @@ async fn a_change_is_in_force_here_at_once_and_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn the_second_of_two_operators_is_told_with_the_difference() {
+async fn the_second_of_two_operators_receives_a_conflict_with_the_difference() {
     let limiter = live(MemoryStore::new()).await;
     let admin = limiter.admin().unwrap();
     let seen = admin.ruleset().await.unwrap();

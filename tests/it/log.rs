@@ -86,7 +86,7 @@ async fn request(layer: &LoginRateLimitLayer, said: &[Outcome], status: u16) -> 
 const NO_OUTCOME: &str = "recorded no outcome for a login attempt";
 
 #[tokio::test]
-async fn a_handler_that_says_nothing_is_told_once_what_to_call() {
+async fn a_handler_that_records_nothing_is_logged_once() {
     let (log, _guard) = Log::start();
     let layer = layer();
     request(&layer, &[], 500).await;
@@ -125,7 +125,7 @@ async fn contradicting_oneself_is_reported_and_the_first_word_counts() {
 }
 
 #[tokio::test]
-async fn shadow_mode_reports_what_it_would_have_done_and_nobody_is_named() {
+async fn shadow_mode_reports_what_it_would_have_done_and_names_no_user() {
     let (log, _guard) = Log::start();
     let layer = layer().with_shadow(true);
     for i in 0..7 {
@@ -140,7 +140,7 @@ async fn shadow_mode_reports_what_it_would_have_done_and_nobody_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_said_too_late_is_reported_and_identifies_nobody() {
+async fn a_late_outcome_is_logged_and_identifies_no_user() {
     let (log, _guard) = Log::start();
     let kept = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&kept);

@@ -62,7 +62,7 @@ const MISTAKES: [(&str, &[&str]); 8] = [
 
 /// All mistakes in one package, which is checked without a network: its dependencies are those of this one.
 #[test]
-fn the_compiler_says_what_to_do() {
+fn the_compiler_names_the_remedy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let this = std::env::current_exe().unwrap();
     let target = this.ancestors().nth(3).unwrap().join("mistakes");

@@ -419,7 +419,7 @@ async fn problem_json_alone_has_no_vary() {
 }
 
 #[tokio::test]
-async fn the_failure_that_brings_the_block_says_so() {
+async fn the_failure_that_begins_the_block_reports_it() {
     let limiter = limiter();
     let handler = async |attempt: LoginAttempt| {
         attempt.failed();

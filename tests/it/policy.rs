@@ -43,7 +43,7 @@ fn networks_are_written_with_their_bits() {
 }
 
 #[test]
-fn the_default_is_what_it_says() {
+fn the_default_policy_has_the_documented_numbers() {
     let in_words = Policy::new([])
         .unwrap()
         .with_address_limit(limit(25, Period::hours(24)).blocked_for(Period::days(7)))
@@ -151,7 +151,7 @@ fn a_block_left_out_is_as_long_as_the_window() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_cant_be_built_and_the_error_says_which_and_why() {
+fn numbers_that_make_no_sense_cant_be_built_and_the_error_names_them() {
     let address = |limit: LimitBuilder| Policy::default().with_address_limit(limit).map(drop);
     let day = Period::hours(24);
     let years = Period::days(365 * 101);
@@ -493,7 +493,7 @@ fn every_algorithm_has_words_in_a_file() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_said() {
+fn errors_in_a_file_name_the_rule_and_the_field() {
     let rule = |rest: &str| format!(r#"{{"rules":[{{"name":"address",{rest}}}]}}"#);
     for (json, word) in [
         (rule(r#""limit":0,"within":"24h""#), "address.limit"),

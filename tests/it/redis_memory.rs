@@ -64,7 +64,7 @@ async fn measured(redis: &RedisServer, limit: &Limit) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn counters_take_as_much_as_the_documentation_says() {
+async fn counters_take_as_much_memory_as_documented() {
     let mut redis = RedisServer::start();
     redis.keys_may_live(None);
     for (algorithm, limit) in limits() {

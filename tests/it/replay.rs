@@ -446,7 +446,7 @@ async fn under_a_looser_policy_what_was_refused_is_a_failure_and_counted_apart()
 }
 
 #[tokio::test]
-async fn what_a_record_does_not_tell_is_said_and_not_guessed() {
+async fn what_a_record_lacks_is_noted_and_not_guessed() {
     let reread = |events: Vec<Event>| -> Vec<Event> {
         let json = events.iter().map(|event| event.to_json());
         json.map(|json| serde_json::from_str(&json).unwrap())

@@ -145,7 +145,7 @@ impl Mover {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_that_slots_move() {
+async fn slots_that_move_cause_no_error_and_no_overshoot() {
     let seconds = std::env::var("RESHARDING_SECONDS").map_or(10, |n| n.parse().expect("a number"));
     let redis = RedisCluster::start();
     let mut limiters = Vec::new();

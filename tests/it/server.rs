@@ -40,7 +40,7 @@ async fn every_outcome_is_settled_before_the_answer_goes_out() {
 }
 
 #[tokio::test]
-async fn a_refused_client_is_told_when_the_block_lifts() {
+async fn a_refusal_states_when_the_block_lifts() {
     let (_redis, limiters) = on_both_stores(Policy::default()).await;
     for limiter in limiters {
         let server =
@@ -303,7 +303,7 @@ async fn a_closure_may_decide_from_the_response() {
 }
 
 #[tokio::test]
-async fn in_shadow_mode_nobody_is_refused_and_everything_is_decided() {
+async fn in_shadow_mode_every_attempt_is_decided_and_none_is_refused() {
     let (_redis, limiters) = on_both_stores(Policy::default()).await;
     for limiter in limiters {
         let server = LoginServer::start_with(limiter, |layer| layer.with_shadow(true)).await;
@@ -358,7 +358,7 @@ async fn a_store_that_fails_is_503_and_never_429_or_200() {
 }
 
 #[tokio::test]
-async fn without_connect_info_the_log_says_what_to_add() {
+async fn without_connect_info_the_log_names_what_to_add() {
     let (log, _guard) = Log::start();
     let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
     let app = axum::Router::new()

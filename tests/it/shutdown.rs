@@ -87,7 +87,7 @@ async fn a_timeout_outside_counts_and_one_inside_is_the_servers_fault() {
 
 /// Redis was slow when the last attempts were settled, or is gone.
 #[tokio::test]
-async fn the_end_waits_for_what_redis_has_to_be_told_unless_it_never_will() {
+async fn all_settled_waits_for_pending_writes_unless_redis_stays_away() {
     let mut redis = RedisServer::start();
     let proxy = Proxy::start(format!("127.0.0.1:{}", redis.port())).await;
     let store = RedisStore::connect(proxy.url()).await.unwrap();

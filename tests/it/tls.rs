@@ -189,7 +189,7 @@ async fn sides_that_do_not_agree_on_tls_do_not_wait_for_long() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_safe_is_said_to_be_so() {
+async fn settings_that_are_not_safe_are_config_errors() {
     let authority = Authority::new();
     let root = |pem: &str| TlsCertificates {
         root_cert: Some(pem.into()),

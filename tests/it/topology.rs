@@ -82,7 +82,7 @@ async fn a_user_and_a_password_are_in_the_url() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_none_is_said_to_be_none() {
+async fn text_that_is_no_address_is_rejected() {
     for (url, word) in [
         ("", "redis://"),
         ("localhost", "redis://"),
@@ -199,7 +199,7 @@ async fn sentinel_names_a_new_primary() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_not_fit_is_said_to_be_so() {
+async fn a_redis_that_is_not_fit_is_reported() {
     let redis = RedisServer::start_with(&["--maxmemory", "100mb"]);
     let store = RedisStore::connect(redis.url()).await.unwrap();
     assert!(store.health().await.unwrap().warnings.is_empty());
@@ -235,7 +235,7 @@ async fn a_redis_that_is_not_fit_is_said_to_be_so() {
 
 /// A password was reset, and there were no failures.
 #[tokio::test]
-async fn cleaning_up_where_nothing_failed_leaves_nothing_owed() {
+async fn cleaning_up_where_nothing_failed_leaves_the_journal_empty() {
     let cluster = RedisCluster::start();
     let store = cluster.store();
     let limiter = LoginLimiter::new(Policy::strict(), store.clone());

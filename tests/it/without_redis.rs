@@ -233,7 +233,7 @@ async fn an_attempt_may_be_half_with_redis_and_half_without() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_nobody_settles_is_a_failure_in_redis_too() {
+async fn an_attempt_that_is_never_settled_is_a_failure_in_redis_too() {
     let app = App::start(Outage::Fallback).await;
     let policy = Policy::default()
         .with_lease(Duration::from_secs(1))
@@ -366,7 +366,7 @@ async fn too_much_to_remember_is_an_error_and_not_a_permission() {
 }
 
 #[tokio::test]
-async fn whoever_unblocks_is_told_that_redis_was_not_reached() {
+async fn an_unblock_that_does_not_reach_redis_is_an_error() {
     let app = App::start(Outage::Fallback).await;
     app.lose_redis().await;
     fail(&app.limiter, ip(HOME), "user", 5).await;
@@ -447,7 +447,7 @@ async fn what_failed_meanwhile_is_merged_whatever_the_algorithm() {
 /// No caller waits for longer than the deadline, whatever is wrong. Tokio's clock is stopped and jumps from
 /// timer to timer, so what is measured is what was waited for.
 #[tokio::test]
-async fn nobody_waits_for_longer_than_the_deadline() {
+async fn no_caller_waits_for_longer_than_the_deadline() {
     for fault in [
         Fault::BlackHole,
         Fault::Slow(Duration::from_secs(5)),
@@ -526,7 +526,7 @@ async fn one_call_probes_and_not_all() {
 /// An office logs in, all with the right password, while Redis comes and goes. Whatever was in the air
 /// when it went away, nobody is blocked, then or afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_blocks_nobody() {
+async fn an_outage_blocks_no_client() {
     let app = App::start(Outage::Fallback).await;
     for fault in [
         Fault::BlackHole,
@@ -613,7 +613,7 @@ async fn late_failures_erase_nothing() {
 }
 
 #[tokio::test]
-async fn a_user_who_turns_out_to_be_another_one_is_told_of() {
+async fn a_user_who_turns_out_to_be_another_one_is_replayed() {
     let app = App::start(Outage::Fallback).await;
     app.lose_redis().await;
     for _ in 0..3 {
@@ -653,7 +653,7 @@ async fn a_known_block_holds_when_making_sure_fails() {
 }
 
 #[tokio::test]
-async fn a_success_overtakes_what_is_still_to_be_told() {
+async fn a_success_overtakes_pending_failures() {
     let app = App::start(Outage::Fallback).await;
     app.lose_redis().await;
     for i in 0..1_000_u32 {
@@ -672,7 +672,7 @@ async fn a_success_overtakes_what_is_still_to_be_told() {
 
 /// An entry is replayed as of when it was written: what failed elsewhere since then stays.
 #[tokio::test]
-async fn a_success_that_is_told_late_takes_back_what_was_before_it() {
+async fn a_success_that_is_replayed_late_takes_back_what_failed_before_it() {
     let app = App::start(Outage::Fallback).await;
     let elsewhere = app.in_redis().await;
     fail(&elsewhere, ip(HOME), "user", 2).await;
@@ -795,7 +795,7 @@ async fn open_stays_open() {
 
 /// One server of a cluster hangs for longer than anything else is tried. Its pending writes are kept.
 #[tokio::test]
-async fn a_server_that_hangs_is_told_when_it_wakes_up() {
+async fn a_server_that_hangs_receives_pending_writes_when_it_wakes_up() {
     let cluster = RedisCluster::start();
     let store = RedisStore::connect(cluster.url()).await.unwrap();
     let limiter = LoginLimiter::new(Policy::default(), store.clone());
@@ -897,7 +897,7 @@ async fn a_slow_redis_is_asked_again() {
 /// The server of a cluster that has the account refuses to write when somebody has logged in. It is told
 /// later what left the address.
 #[tokio::test]
-async fn half_of_a_success_is_told_later() {
+async fn half_of_a_success_is_replayed_later() {
     let mut cluster = RedisCluster::start();
     for node in &mut cluster.nodes {
         node.keys_may_live(Some(Duration::from_secs(90 * 86_400)));
@@ -959,7 +959,7 @@ async fn a_success_takes_back_a_failure_that_redis_had_in_flight() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_forgiven_forgives_nobody_else() {
+async fn an_address_that_is_forgiven_forgives_no_other() {
     let app = App::start(Outage::Fallback).await;
     app.lose_redis().await;
     fail(&app.limiter, ip(HOME), "user", 2).await;

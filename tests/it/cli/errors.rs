@@ -13,7 +13,7 @@ fn run_with(url: &str, words: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_store_that_is_missing_wrong_or_down_is_told_apart() {
+fn stores_that_are_missing_wrong_or_down_have_different_exit_codes() {
     let ran = Ran::of(program().arg("blocked").output().unwrap()).ends_with(2);
     assert!(
         ran.error.contains("--store") && ran.error.contains("REDIS_URL"),

@@ -118,7 +118,7 @@ fn it_does_not_start_without_a_token() {
 }
 
 #[tokio::test]
-async fn without_a_file_it_decides_in_memory_and_says_so() {
+async fn without_a_file_it_decides_in_memory_and_logs_that() {
     let server = Server::start(program().arg("serve").env("API_TOKEN", TOKEN));
     assert!(
         server.introduction.contains("Counters are in memory"),

@@ -15,7 +15,7 @@ use crate::support::{RedisServer, ip};
 const HOME: &str = "192.0.2.1";
 
 #[tokio::test]
-async fn a_login_is_refused_after_five_failures_and_told_until_when() {
+async fn a_login_is_refused_after_five_failures_with_the_time_to_wait() {
     let redis = RedisServer::start();
     let [api] = fleet(&redis).await;
     let first = api.reserve(HOME, "alice").await;

@@ -200,7 +200,7 @@ async fn guesses_by_basic_authentication_are_limited_whatever_the_method() {
 }
 
 #[tokio::test]
-async fn nginx_is_told_that_the_account_of_a_success_is_blocked() {
+async fn nginx_refuses_a_success_whose_account_is_blocked() {
     let api = Api::memory().await;
     api.fail(HOME, "account-17", 5).await;
     let (_, token, _) = ask(&api, NGINX, &[("x-login-address", HOME)]).await;

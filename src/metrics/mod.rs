@@ -159,7 +159,7 @@ impl Metrics {
         record!(self.handles().store_errors[names::store_error::position(kind)].increment(1));
     }
 
-    /// How a store gets on that others share: numbers since the process started.
+    /// The state of a store that other processes share: numbers since the process started.
     #[allow(clippy::cast_precision_loss)] // metrics are floats
     pub fn set_store_status(&self, status: StoreStatus) {
         record!({

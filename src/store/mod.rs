@@ -139,7 +139,7 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
-    /// How the store gets on, without I/O. A store in memory has nothing to report.
+    /// Current state and counters of the store, without I/O. A store in memory has nothing to report.
     fn status(&self) -> StoreStatus {
         StoreStatus::default()
     }

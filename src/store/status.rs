@@ -1,4 +1,4 @@
-//! How a store gets on.
+//! The state of a store, and its changes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ pub struct StoreStatus {
     pub is_subscribed: bool,
 }
 
-/// A change in how a store gets on. See [`Store::on_change`](super::Store::on_change).
+/// A change of a store's state. See [`Store::on_change`](super::Store::on_change).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StoreChange {

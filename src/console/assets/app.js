@@ -1,4 +1,4 @@
-// The frame: pages, theme, search, and how the connection and the store get on.
+// The frame: pages, theme, search, and the state of the connection and the store.
 
 import { READ_ONLY, operator, status } from "./api.js";
 import { h } from "./dom.js";

@@ -68,7 +68,7 @@ export async function show({ content, actions, params, signal }) {
     const news = tick.events.filter((event) => matches(event, wanted)).map(keyed).reverse();
     omitted += tick.omitted;
     if (!news.length) return;
-    // Whoever reads further down is not moved.
+    // A reader further down is not moved.
     const reads = table.element.scrollTop > 40;
     if (paused || reads) waiting = [...news, ...waiting].slice(0, KEPT);
     else { list = [...news, ...waiting, ...list].slice(0, KEPT); waiting = []; }

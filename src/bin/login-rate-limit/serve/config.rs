@@ -228,7 +228,7 @@ impl Config {
             let token = env::var("API_TOKEN").ok().filter(|token| !token.is_empty());
             let token = token.ok_or_else(|| {
                 Failure::usage(
-                    "API_TOKEN is missing, without which everybody could lift blocks: \
+                    "API_TOKEN is missing, without which any client could lift blocks: \
                      export API_TOKEN=$(openssl rand -hex 32)",
                 )
             })?;

@@ -170,6 +170,18 @@ pub(crate) fn rejected(once: &Once) {
     });
 }
 
+/// A request ended before its handler did, and is a failure. Logged once per layer.
+pub(crate) fn dropped(once: &Once) {
+    once.call_once(|| {
+        event!(
+            warn,
+            "a login request was dropped while its handler ran, by a timeout, a client that disconnected or a panic, \
+             and counts as a failure, since its password may have been checked: if handlers wait for a slow database, \
+             use `with_marked_checks(true)` and call `begin_check()` ahead of the check"
+        );
+    });
+}
+
 /// A handler recorded an outcome after the attempt was settled.
 pub(crate) fn late_outcome(outcome: Outcome) {
     event!(

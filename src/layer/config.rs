@@ -47,6 +47,7 @@ pub(super) struct Notices {
     pub(super) no_second_factor: Once,
     pub(super) nested: Once,
     pub(super) rejected: Once,
+    pub(super) dropped: Once,
     pub(super) samples: events::Samples,
 }
 

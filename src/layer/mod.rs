@@ -133,6 +133,7 @@ impl LoginRateLimitLayer {
                     no_second_factor: Once::new(),
                     nested: Once::new(),
                     rejected: Once::new(),
+                    dropped: Once::new(),
                     samples: events::Samples::default(),
                 }),
                 responder: Arc::new(ByAccept::new()),

@@ -720,6 +720,7 @@ async fn drop_midway(app: &Router, when: &'static str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_database_locks_nobody_out_where_checks_are_marked() {
+    let (log, _guard) = Log::start();
     for (marked, when, counted) in [
         (true, "before", 0),
         (true, "after", 5),
@@ -735,6 +736,8 @@ async fn a_slow_database_locks_nobody_out_where_checks_are_marked() {
         limiter.all_settled().await.unwrap();
         assert_eq!(usage(&limiter).await, counted, "{marked} {when}");
     }
+    // Once for each layer whose checks are not marked.
+    assert_eq!(log.count("with_marked_checks"), 2, "{}", log.text());
 }
 
 /// The attempt is settled when the client disconnects; a task of its own must not check a password after that.

@@ -445,7 +445,11 @@ impl LoginAttempt {
         } else {
             default
         };
-        self.settle_locked(state, self.recorded().unwrap_or(default))
+        let recorded = self.recorded();
+        if recorded.is_none() && default == Outcome::Failure && !self.shared.config.marked_checks {
+            events::dropped(&self.shared.config.notices.dropped);
+        }
+        self.settle_locked(state, recorded.unwrap_or(default))
     }
 
     #[inline]

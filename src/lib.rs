@@ -4,11 +4,41 @@
 //! A [`LoginRateLimitLayer`] wraps a service: each request reserves an attempt before its handler is
 //! called, and the handler records the outcome through the [`LoginAttempt`] in the request's extensions.
 //! Failures count in a sliding window per address and per user and address; an attempt in flight occupies
-//! a place but is no failure; a success removes the user's own failures and no others. A refusal tells
+//! a place but is no failure; a success removes the user's own failures and no others. A refusal states
 //! when the block lifts.
 //!
-//! The layer's page has the first example, and the module `guide` of this documentation has the guides: axum, hyper,
-//! tonic, MFA, proxies, the choice of an algorithm, Redis in production, tests, migration and questions.
+//! The [guides](guide) begin with axum, and go on with hyper, tonic, MFA, proxies, the choice of an algorithm, Redis in
+//! production, operations, tests, migration and questions.
+//!
+//! # With axum
+//!
+//! ```
+//! # use axum::{Json, Router, http::StatusCode, routing::post};
+//! use tower_login_rate_limit::{
+//!     LoginAttempt, LoginLimiter, LoginRateLimitLayer, Policy, extract::JsonField, store::MemoryStore,
+//! };
+//!
+//! # #[derive(serde::Deserialize)]
+//! # struct Login { username: String, password: String }
+//! # fn is_correct(_: &Login) -> bool { false }
+//! async fn login(attempt: LoginAttempt, Json(login): Json<Login>) -> StatusCode {
+//!     if is_correct(&login) {
+//!         attempt.succeeded();
+//!         StatusCode::OK
+//!     } else {
+//!         attempt.failed();
+//!         StatusCode::UNAUTHORIZED
+//!     }
+//! }
+//!
+//! let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+//! let layer = LoginRateLimitLayer::new(limiter).with_body_user(JsonField::new("username"));
+//! let app = Router::new().route("/login", post(login).layer(layer));
+//! // The client's address is that of the connection.
+//! let app = app.into_make_service_with_connect_info::<std::net::SocketAddr>();
+//! ```
+//!
+//! Any other tower service is guarded alike: see [`LoginRateLimitLayer`].
 //!
 //! # Without tower
 //!
@@ -131,7 +161,8 @@ pub use policy::{
     PolicyError, Rule, Standard,
 };
 
-/// For the command line, the model test, the plots and the tests of observers and metrics in this repository. Not part of the API: it may change in any release.
+/// For the command line, the model test, the plots and the tests of observers and metrics in this repository. Not part
+/// of the API: it may change in any release.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::{

@@ -434,7 +434,9 @@ impl App {
         // The breaker opens when no call has succeeded for twice the deadline.
         for i in 0..600 {
             let address = format!("198.18.{}.{}", i / 250, i % 250);
-            self.log_in(&address, NAME, WRONG_PASSWORD).await;
+            // Of another account each time: one that is blocked meanwhile is refused without a call.
+            self.log_in(&address, &format!("{NAME}{i}"), WRONG_PASSWORD)
+                .await;
             if self.log.count("the store is unavailable") > 0 {
                 return;
             }

@@ -186,6 +186,7 @@ pub enum What {
 /// A failure that counts towards a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct CountedAttempt {
     /// Which attempt.
     pub attempt: AttemptId,

@@ -257,7 +257,9 @@ impl Admin {
     ) -> Result<Result<u64, ()>, AdminError> {
         let written = Version::new(current.version + 1, ruleset, author);
         let text = written.to_text().map_err(AdminError::unwritable)?;
-        // Validated as a whole before it is written: no instance could put it in force otherwise.
+        // Read back and validated as a whole before it is written: no instance could put it in force otherwise, and no
+        // operator replace it, as that begins with the newest version.
+        Version::from_text(written.version, &text).map_err(AdminError::unwritable)?;
         self.limiter
             .check_ruleset(&written.ruleset)
             .map_err(invalid)?;

@@ -5,7 +5,7 @@ mod processes;
 use std::{io::Write, time::Duration};
 
 use tower_login_rate_limit::{
-    Limit, LoginLimiter, Outcome, Period, Policy, ReserveError, Rule,
+    Limit, LoginLimiter, Outcome, Part, Period, Policy, ReserveError, Rule,
     access::{AccessRule, Field},
     admin::{AdminErrorKind, Author, BlockFilter, Subject},
     event::{Event, UserDisplay, What},
@@ -180,6 +180,27 @@ async fn what_the_fleet_enforces_survives_a_redis_that_forgets() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("the ruleset was not written back");
+}
+
+/// Each change begins with the newest version, so one that no instance can read could not be replaced either.
+#[tokio::test]
+async fn an_operator_writes_no_ruleset_that_the_fleet_can_not_read() {
+    let many = (0..101).fold(Policy::default(), |policy, i| {
+        let limit = Limit::attempts(9).within(Period::days(1));
+        policy.with_rule(Rule::new(format!("rule-{i}"), [Part::Address], limit).unwrap())
+    });
+    let none = Policy::new([]).unwrap();
+    for policy in [many, none] {
+        let store = MemoryStore::new();
+        let limiter = LoginLimiter::new(policy, store).live().await.unwrap();
+        let admin = limiter.admin().unwrap();
+        let blocked = admin.block(Subject::user("mallory"), Period::days(1), &author());
+        let error = blocked.await.unwrap_err();
+        assert_eq!(error.kind(), AdminErrorKind::InvalidInput, "{error}");
+        assert_eq!(admin.ruleset().await.unwrap().version, 0);
+        let valid = admin.replace_ruleset(0, Ruleset::new(self::policy(3)), &author());
+        assert_eq!(valid.await.unwrap(), 1);
+    }
 }
 
 #[tokio::test]

@@ -446,8 +446,15 @@ impl LoginAttempt {
             default
         };
         let recorded = self.recorded();
-        if recorded.is_none() && default == Outcome::Failure && !self.shared.config.marked_checks {
-            events::dropped(&self.shared.config.notices.dropped);
+        let config = &self.shared.config;
+        if recorded.is_none()
+            && default == Outcome::Failure
+            && !config.marked_checks
+            && let State::Reserved(attempt) = &*state
+            && !attempt.is_withdrawn()
+            && !attempt.is_allowed()
+        {
+            events::dropped(&config.notices.dropped);
         }
         self.settle_locked(state, recorded.unwrap_or(default))
     }

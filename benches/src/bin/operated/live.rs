@@ -3,17 +3,19 @@
 use std::time::{Duration, Instant};
 
 use benches::redis_server::RedisServer;
-use tokio::{runtime::Builder, task::yield_now};
+use tokio::{runtime::Builder, time::sleep};
 use tower_login_rate_limit::{
     Limit, LoginLimiter, Period, Policy, Rule, admin::Author, live::Ruleset, store::RedisStore,
 };
 
 const INSTANCES: usize = 16;
 const CHANGES: u32 = 100;
-/// Above the limits of the default policy, so that each version is told from it.
+/// Above the limits of the default policy, so that no version equals it.
 const BASE: u32 = 100;
 /// The time that a change is promised to take at most.
 const PROMISED: Duration = Duration::from_secs(1);
+/// After which a change is taken for lost.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn version(number: u32) -> Ruleset {
     let limit = Limit::attempts(BASE + number).within(Period::days(1));
@@ -45,13 +47,17 @@ pub fn measure() {
             let admin = instances[number as usize % INSTANCES].admin();
             let admin = admin.expect("a ledger");
             let expected = u64::from(number) - 1;
+            let started = Instant::now();
             let changed = admin.replace_ruleset(expected, version(number), &author);
             changed.await.expect("a version");
-            let written = Instant::now();
             while !instances.iter().all(|limiter| enforces(limiter, number)) {
-                yield_now().await;
+                assert!(
+                    started.elapsed() < PATIENCE,
+                    "change {number} is nowhere in force"
+                );
+                sleep(Duration::from_millis(1)).await;
             }
-            delays.push(written.elapsed());
+            delays.push(started.elapsed());
         }
         delays.sort_unstable();
         let milliseconds = |delay: Duration| delay.as_secs_f64() * 1e3;

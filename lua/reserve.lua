@@ -23,21 +23,28 @@
 -- is the first in all of them, each usage behind a space; of a counter that exempts the address, -1 less its
 -- usage. A string, because a table has to be converted value by value.
 
--- Locals, since a global is looked up by name at each use.
-local call, KEYS, ARGV = redis.call, KEYS, ARGV
--- insert count, plain, lease, known, keep_new
-local token, now = ARGV[1], tonumber(ARGV[2])
-if not now then
+-- Locals, since a global is looked up by name at each use. Until counters.lua is included, loops over the
+-- counters are written out for each policy, see unroll.rs.
+local call, format, KEYS, ARGV = redis.call, string.format, KEYS, ARGV
+-- insert count, plain, lease, usages, kept_for, newest, limit, window, keep_new, keep, keep_full
+local token, now = ARGV[1], nil
+if ARGV[2] == '' then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
+else
+  now = tonumber(ARGV[2])
 end
--- As text: a number would be formatted for each command.
-local lease_ends = string.format('%.0f', now + lease)
+-- As text: a number would be formatted for each command. In two parts, as some servers have integers of 32
+-- bits, and '%.0f' takes longer than both.
+local ends = now + lease
+local lease_ends = format('%d%06d', ends / 1000000, ends % 1000000)
 
--- By counter, the suffix of a failure in this spelling; and the score of an attempt whose spelling is pending.
-local spelled, pending
+-- By counter: the suffix of a failure in this spelling, whether the address is exempt, and the usage.
+local spelled, exempt, usage = {}, {}, {}
+-- The score of an attempt whose spelling is pending.
+local pending
 if #token > 16 then
-  spelled, pending = {}, string.format('%.1f', now + lease - 0.5)
+  pending = format('%.1f', ends - 0.5)
   for i = 1, count do
     local own = string.sub(token, i * 8 + 9, i * 8 + 16)
     spelled[i] = own ~= '\0\0\0\0\0\0\0\0' and own
@@ -45,17 +52,15 @@ if #token > 16 then
   token = string.sub(token, 1, 16)
 end
 
-local exempt
-if known then
-  exempt = {}
-  for k, exception in ipairs(known) do
-    local key, address = KEYS[count + k], ARGV[2 + k]
+local known, is_exempt = 0, false
+for i = 1, count do
+  if newest[i] > 0 then
+    known = known + 1
+    local key, address = KEYS[count + known], ARGV[2 + known]
     local at = call('ZSCORE', key, address)
-    if at and at + exception.kept_for > now then
-      exempt[exception.counter] = call('ZREVRANK', key, address) < exception.newest
-    end
+    exempt[i] = at and at + kept_for[i] > now and call('ZREVRANK', key, address) < newest[i]
+    is_exempt = is_exempt or exempt[i]
   end
-  if not next(exempt) then exempt = nil end
 end
 
 -- A window that holds fewer attempts than its limit, of whatever age, is neither blocked nor busy. So most
@@ -64,45 +69,50 @@ if plain and token ~= '' then
   -- New counters do not exist yet: one command for all of them. (Lua passes on a limited number of
   -- arguments.)
   local is_new = count <= 1000 and call('EXISTS', unpack(KEYS, 1, count)) == 0
-  if is_new and not exempt then
+  if is_new and not is_exempt then
     -- Adding comes first: a server whose memory is full refuses it, and nothing has been written yet.
-    for i = 1, count do call('ZADD', KEYS[i], spelled and spelled[i] and pending or lease_ends, token) end
+    for i = 1, count do
+      call('ZADD', KEYS[i], spelled[i] and pending or lease_ends, token)
+    end
     for i = 1, count do
       if keep_new[i] ~= '0' then call('PEXPIRE', KEYS[i], keep_new[i]) end
     end
     return token
   end
 
-  -- insert limit, window, keep, keep_full
-  local usage = { token }
+  local is_sparse = true
   for i = 1, count do
-    local size = is_new and 0 or call('ZCARD', KEYS[i])
-    if size >= limit[i] then
-      usage = nil
-      break
+    if is_sparse then
+      usage[i] = is_new and 0 or call('ZCARD', KEYS[i])
+      is_sparse = usage[i] < limit[i]
     end
-    usage[i + 1] = size
   end
-  if usage then
+  if is_sparse then
     local is_held = false
     for i = 1, count do
-      if not (exempt and exempt[i]) then
-        local own = spelled and spelled[i]
+      if not exempt[i] then
+        local own = spelled[i]
         if own and call('ZSCORE', KEYS[i], token .. own)
           or call('ZADD', KEYS[i], 'NX', own and pending or lease_ends, token) == 0 then
-          is_held, usage[i + 1] = true, nil
+          is_held, usage[i] = true, nil
         end
       end
     end
+    -- The beginning of the window as text, which counters with windows of one length share.
+    local length, upto = 0, '0'
     for i = 1, count do
-      local key, size, upto = KEYS[i], usage[i + 1], 0
-      if size and size > 0 and window[i] > 0 then upto = math.max(now - window[i], 0) end
-      if exempt and exempt[i] then
-        usage[i + 1] = -1 - (size > 0 and call('ZCOUNT', key, string.format('(%.0f', upto), '+inf') or 0)
+      local key, size = KEYS[i], usage[i]
+      if size and size > 0 and window[i] ~= length then
+        length = window[i]
+        local begins = length > 0 and now > length and now - length or 0
+        upto = format('%d%06d', begins / 1000000, begins % 1000000)
+      end
+      if exempt[i] then
+        usage[i] = -1 - (size > 0 and call('ZCOUNT', key, '(' .. upto, '+inf') or 0)
       elseif size then
         if size > 0 then size = size - call('ZREMRANGEBYSCORE', key, '-inf', upto) end
-        usage[i + 1] = size + 1
-        local keeps = size + 1 >= limit[i] and keep_full[i] or keep[i]
+        usage[i] = size + 1
+        local keeps = size + 1 < limit[i] and keep[i] or keep_full[i]
         if keeps == '0' then
           call('PERSIST', key)
         else
@@ -111,18 +121,18 @@ if plain and token ~= '' then
       end
     end
     -- A token that was there already is looked at below: its first reply may have been lost.
-    if not is_held then return table.concat(usage, ' ') end
+    if not is_held then return token .. format(usages, unpack(usage, 1, count)) end
   end
 end
+local spelled, exempt = { unpack(spelled, 1, count) }, { unpack(exempt, 1, count) }
 
 -- include counters.lua
 
-exempt = exempt or {}
 local reply = {}
 
 -- Whether a counter holds the attempt: it is reserved once more, maybe after it has failed.
 local function holds(i)
-  local own = spelled and spelled[i]
+  local own = spelled[i]
   return call('ZSCORE', KEYS[i], token) or own and call('ZSCORE', KEYS[i], token .. own)
 end
 
@@ -175,7 +185,7 @@ end
 -- Then the attempt is written to all of them that would not refuse it, adding first as above.
 for i = 1, count do
   if not exempt[i] and not shadowed[i] then
-    local own = spelled and spelled[i]
+    local own = spelled[i]
     if own then
       held[i] = held[i] or holds(i)
       if held[i] then

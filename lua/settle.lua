@@ -10,58 +10,52 @@
 -- blocks, a table: this number and, for each of them, the position of the counter, from 0, and its usage, limit,
 -- reset and rate as in reserve.lua. If blocks ended, a table: this number and the positions of their counters.
 
--- Locals, since a global is looked up by name at each use.
+-- Locals, since a global is looked up by name at each use. Until counters.lua is included, loops over the
+-- counters are written out for each policy, see unroll.rs.
 local call, KEYS, ARGV = redis.call, KEYS, ARGV
--- insert count, plain_settle
-local now, ago, changed = tonumber(ARGV[2]), ARGV[3], 0
-local is_failure, is_plain = ago ~= '', plain_settle and ARGV[4] == ''
-
-local tokens = ARGV[1]
-if not is_failure then
-  tokens = {}
-  for first = 1, #ARGV[1], 16 do tokens[#tokens + 1] = string.sub(ARGV[1], first, first + 15) end
-end
+-- insert count, plain_settle, limit
+local tokens, now, ago, changed = ARGV[1], ARGV[2], ARGV[3], 0
+local is_failure = ago ~= ''
 
 -- A window keeps every attempt until it is settled, and only what blocks forever has to be looked at
--- again afterwards. So most attempts are settled here, before anything else is defined.
-if is_plain and not is_failure and #tokens > 0 and #tokens <= 1000 then
-  -- insert limit
-  local is_sparse = true
+-- again afterwards. One that holds fewer attempts than its limit is not blocked, whatever fails, and there is
+-- nothing to publish. So most attempts are settled here, before anything else is defined.
+local is_sparse = plain_settle and ARGV[4] == '' and (is_failure or tokens ~= '' and #tokens <= 32)
+for i = 1, count do
+  is_sparse = is_sparse and call('ZCARD', KEYS[i]) < limit[i]
+end
+if is_sparse and not is_failure then
+  -- One token is named twice: that costs less than a table of them.
+  local first, last = string.sub(tokens, 1, 16), string.sub(tokens, -16)
   for i = 1, count do
-    -- One that holds fewer attempts than its limit is not blocked: there is nothing to publish.
-    is_sparse = is_sparse and call('ZCARD', KEYS[i]) < limit[i]
+    if call('ZREM', KEYS[i], first, last) > 0 then changed = changed + 1 end
   end
-  if is_sparse then
-    for i = 1, count do
-      if call('ZREM', KEYS[i], unpack(tokens)) > 0 then changed = changed + 1 end
-    end
-    return changed
-  end
+  return changed
 end
 
-if not now then
+if now == '' then
   local time = call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  -- As text, which takes less than computing a number and formatting it. %d cuts off parts of a millisecond.
+  now = time[1] .. string.format('%03d', time[2] / 1000)
 end
-local failed = is_failure and string.format('%.0f', math.max(now - ago, 1))
-if is_plain and is_failure then
-  -- insert limit
-  local is_sparse = true
+local failed = now
+if is_failure and (ago ~= '0' or now == '0') then failed = string.format('%.0f', math.max(now - ago, 1)) end
+if is_sparse then
   for i = 1, count do
-    -- One that holds fewer attempts than its limit is not blocked, whatever fails.
-    is_sparse = is_sparse and call('ZCARD', KEYS[i]) < limit[i]
+    -- XX: what was cleaned up meanwhile stays so. LT: what has failed already keeps its time.
+    changed = changed + call('ZADD', KEYS[i], 'XX', 'LT', 'CH', failed, tokens)
   end
-  if is_sparse then
-    for i = 1, count do
-      -- XX: what was cleaned up meanwhile stays so. LT: what has failed already keeps its time.
-      changed = changed + call('ZADD', KEYS[i], 'XX', 'LT', 'CH', failed, tokens)
-    end
-    return changed
-  end
+  return changed
 end
+now = tonumber(now)
 
 -- include counters.lua
 
+if not is_failure then
+  local joined = tokens
+  tokens = {}
+  for first = 1, #joined, 16 do tokens[#tokens + 1] = string.sub(joined, first, first + 15) end
+end
 local reply = {}
 for i, l in ipairs(limits) do
   local key, did = KEYS[i], nil

@@ -52,8 +52,8 @@ const CASES: [Case; 4] = [
             call('EXISTS', KEYS[1], KEYS[2])
             call('ZADD', KEYS[1], 'LEASE', ARGV[1])
             call('ZADD', KEYS[2], 'LEASE', ARGV[1])
-            call('PEXPIRE', KEYS[1], '86400000')
-            call('PEXPIRE', KEYS[2], '86400000')
+            call('PEXPIRE', KEYS[1], '86430000')
+            call('PEXPIRE', KEYS[2], '86430000')
             return ARGV[1]",
     },
     Case {
@@ -69,10 +69,10 @@ const CASES: [Case; 4] = [
             call('ZCARD', KEYS[2])
             call('ZADD', KEYS[1], 'NX', 'LEASE', ARGV[1])
             call('ZADD', KEYS[2], 'NX', 'LEASE', ARGV[1])
-            call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '1')
-            call('PEXPIRE', KEYS[1], '86400000')
-            call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '1')
-            call('PEXPIRE', KEYS[2], '86400000')
+            call('ZREMRANGEBYSCORE', KEYS[1], '-inf', 'BEGINS')
+            call('PEXPIRE', KEYS[1], '86430000')
+            call('ZREMRANGEBYSCORE', KEYS[2], '-inf', 'BEGINS')
+            call('PEXPIRE', KEYS[2], '86430000')
             return ARGV[1]",
     },
     Case {
@@ -189,7 +189,8 @@ impl Scripts {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.expect("a time after 1970").as_millis();
         let commands = commands
-            .replace("LEASE", &(now + 86_400_000).to_string())
+            .replace("LEASE", &(now + 30_000).to_string())
+            .replace("BEGINS", &(now - 86_400_000).to_string())
             .replace("NOW", &now.to_string());
         let text = format!("local call, KEYS, ARGV = redis.call, KEYS, ARGV{commands}");
         self.call(case.timed).of_script(self.redis.load(&text))

@@ -2,6 +2,7 @@
 
 mod program;
 mod programs;
+mod unroll;
 
 use std::sync::{
     Arc, LazyLock,
@@ -110,6 +111,9 @@ scripts_without_limits! {
     REPLACE_DOCUMENT: "replace_document.lua",
 }
 
+/// The line in place of which `counters.lua` stands.
+const INCLUDE_COUNTERS: &str = "-- include counters.lua";
+
 /// The text of a script: `insert` lines replaced, what is included included, without comments.
 fn render(source: &str, insert: &dyn Fn(&str) -> String) -> String {
     const COUNTERS: &str = include_str!("../../../../lua/counters.lua");
@@ -118,7 +122,7 @@ fn render(source: &str, insert: &dyn Fn(&str) -> String) -> String {
     for line in source.lines().map(str::trim) {
         if let Some(names) = line.strip_prefix("-- insert ") {
             text += &insert(names);
-        } else if line == "-- include counters.lua" {
+        } else if line == INCLUDE_COUNTERS {
             text += &render(COUNTERS, insert);
         } else if line == "-- include index.lua" {
             text += &render(INDEX, insert);

@@ -1,13 +1,17 @@
 //! The scripts for counters with certain limits, which are written into the text or passed as an argument.
 
 use std::{
+    borrow::Cow,
     fmt::Write,
     sync::{Arc, OnceLock},
 };
 
 use redis::Cmd;
 
-use super::{Script, render};
+use super::{
+    Script, render,
+    unroll::{self, unroll},
+};
 use crate::{
     KnownAddresses, Limit,
     algorithm::{Algorithm, Millis},
@@ -59,6 +63,17 @@ impl Kind {
     }
 }
 
+/// What fast paths look up for each counter.
+const COLUMNS: [&str; 7] = [
+    "limit",
+    "window",
+    "keep",
+    "keep_full",
+    "keep_new",
+    "kept_for",
+    "newest",
+];
+
 /// A limit, which known addresses are exempt from it, and whether the counter is in shadow.
 pub(super) type Row = (Limit, Option<KnownAddresses>, bool);
 
@@ -98,7 +113,14 @@ impl Program {
                     .collect();
                 format!("local {names} = {}", values.join(", "))
             };
-            Arc::new(Script::new(render(kind.source(), &names)))
+            let source = kind.source();
+            let source = if self.rows.len() <= unroll::MAX {
+                let columns = COLUMNS.map(|name| (name, self.column(name)));
+                Cow::Owned(unroll(source, self.rows.len(), &columns))
+            } else {
+                Cow::Borrowed(source)
+            };
+            Arc::new(Script::new(render(&source, &names)))
         });
         Arc::clone(script)
     }
@@ -111,33 +133,26 @@ impl Program {
     }
 
     fn to_json(&self) -> String {
-        const NAMES: [&str; 12] = [
+        const OTHERS: [&str; 7] = [
             "count",
             "plain",
             "plain_settle",
             "lease",
-            "known",
-            "keep_new",
-            "limit",
-            "window",
-            "keep",
-            "keep_full",
+            "usages",
             "limits",
             "channel",
         ];
-        let fields = NAMES.map(|name| (name, self.value(name, Syntax::Json)));
-        Syntax::Json.table(fields)
+        let names = COLUMNS.into_iter().chain(OTHERS);
+        Syntax::Json.table(names.map(|name| (name, self.value(name, Syntax::Json))))
     }
 
     /// What an `insert` line puts in place of this name.
     fn value(&self, name: &str, syntax: Syntax) -> String {
-        let each = |value: &dyn Fn(&Row) -> String| syntax.list(self.rows.iter().map(value));
         let is_window = |(limit, ..): &Row| algorithm(limit) == "window";
         let lasting = |(limit, ..): &Row| {
             let [keep, full] = [self.keep(limit, None), self.keep(limit, Some(1))];
             full != 0 || keep == 0
         };
-        let text = |millis: Millis| format!("\"{millis}\"");
         match name {
             "count" => self.rows.len().to_string(),
             "plain" => self.rows.iter().all(is_window).to_string(),
@@ -145,39 +160,40 @@ impl Program {
                 (self.rows.iter().all(|row| is_window(row) && lasting(row))).to_string()
             }
             "lease" => self.lease.to_string(),
+            // How the usages are formatted.
+            "usages" => format!("\"{}\"", " %d".repeat(self.rows.len())),
             "channel" => format!(
                 "\"{}\"",
                 self.channel.replace('\\', "\\\\").replace('"', "\\\"")
             ),
-            "limit" => each(&|(limit, ..)| attempts(limit).to_string()),
-            "window" => each(&|(limit, ..)| limit.window.unwrap_or(0).to_string()),
-            "keep" => each(&|(limit, ..)| text(self.keep(limit, None))),
-            "keep_full" => each(&|(limit, ..)| text(self.keep(limit, Some(1)))),
-            "keep_new" => {
-                each(&|(limit, ..)| text(self.keep(limit, (attempts(limit) == 1).then_some(1))))
+            "limits" => {
+                let row = |(limit, _, shadow): &Row| self.limit(limit, *shadow, syntax);
+                syntax.list(self.rows.iter().map(row))
             }
-            "limits" => each(&|(limit, _, shadow)| self.limit(limit, *shadow, syntax)),
-            "known" => {
-                let rows = self.rows.iter().zip(1..);
-                let mut known = rows
-                    .filter_map(|((_, keep, _), i)| keep.map(|keep| (i, keep)))
-                    .peekable();
-                if known.peek().is_none() {
-                    return "false".to_owned();
-                }
-                syntax.list(known.map(|(counter, keep): (u32, KnownAddresses)| {
-                    syntax.table([
-                        ("counter", counter.to_string()),
-                        ("kept_for", keep.kept_for().as_millis().to_string()),
-                        ("newest", keep.newest().to_string()),
-                    ])
-                }))
-            }
+            name => syntax.list(self.column(name).into_iter()),
+        }
+    }
+
+    /// A value for each counter.
+    fn column(&self, name: &str) -> Vec<String> {
+        let text = |millis: Millis| format!("\"{millis}\"");
+        let value = |(limit, known, _): &Row| match name {
+            "limit" => attempts(limit).to_string(),
+            "window" => limit.window.unwrap_or(0).to_string(),
+            "keep" => text(self.keep(limit, None)),
+            "keep_full" => text(self.keep(limit, Some(1))),
+            "keep_new" => text(self.keep(limit, (attempts(limit) == 1).then_some(1))),
+            // Of the known addresses that the counter exempts; 0: it exempts none.
+            "newest" => known.map_or(0, |known| known.newest()).to_string(),
+            "kept_for" => known
+                .map_or(0, |known| known.kept_for().as_millis())
+                .to_string(),
             _ => {
                 debug_assert!(false, "a script inserts {name}");
                 "nil".to_owned()
             }
-        }
+        };
+        self.rows.iter().map(value).collect()
     }
 
     /// A row of the table that `counters.lua` describes, where 0 is forever.
@@ -254,9 +270,9 @@ impl Syntax {
         }
     }
 
-    fn table<const N: usize>(self, fields: [(&str, String); N]) -> String {
+    fn table<'a>(self, fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
         let mut table = String::from("{");
-        for (i, (name, value)) in fields.iter().enumerate() {
+        for (i, (name, value)) in fields.into_iter().enumerate() {
             let comma = if i > 0 { "," } else { "" };
             // Writing to a string can't fail.
             let _ = match self {

@@ -59,15 +59,20 @@ impl Admin {
         Ok(held.map(|attempt| attempt.is_in_flight).max())
     }
 
-    /// The policies of a version, that of its canary included; none if the store does not have it.
+    /// The policies of a version, that of its canary included; none if the version is no longer kept, or can't be read.
+    /// `None` if the store did not answer.
     #[cfg(feature = "server")]
-    pub(crate) async fn past_policies(&self, version: u64) -> Vec<Policy> {
-        let document = self.ledger.past_document(version).await.ok().flatten();
-        let past = document.and_then(|past| Version::from_text(past.version, &past.text).ok());
-        past.map_or_else(Vec::new, |past| {
-            let canary = past.ruleset.canary;
-            let canary = canary.map(|canary| canary.policy().clone());
-            [past.ruleset.policy].into_iter().chain(canary).collect()
-        })
+    pub(crate) async fn past_policies(&self, version: u64) -> Option<Vec<Policy>> {
+        let document = self.ledger.past_document(version).await.ok()?;
+        // The text of many access rules takes a while to read, and logins may share this thread.
+        let read = tokio::task::spawn_blocking(move || {
+            let past = document.and_then(|past| Version::from_text(past.version, &past.text).ok());
+            past.map_or_else(Vec::new, |past| {
+                let canary = past.ruleset.canary;
+                let canary = canary.map(|canary| canary.policy().clone());
+                [past.ruleset.policy].into_iter().chain(canary).collect()
+            })
+        });
+        read.await.ok()
     }
 }

@@ -29,7 +29,13 @@ pub(super) struct PolicyId {
 
 /// The last policies in force.
 #[derive(Default)]
-pub(super) struct Policies(Mutex<VecDeque<(u64, Arc<Policy>)>>);
+pub(super) struct Policies {
+    /// With their hashes. Equal ones may be there twice: a canary that was promoted and not removed is one.
+    kept: Mutex<VecDeque<(u64, Arc<Policy>)>>,
+    /// Those that are not in their versions. Held while one is looked up: a version may be large, and many attempts of
+    /// one that is new here end at once.
+    missing: tokio::sync::Mutex<VecDeque<PolicyId>>,
+}
 
 impl Policies {
     /// The id of a policy, which is kept from now on.
@@ -40,7 +46,6 @@ impl Policies {
             Some((hash, _)) => *hash,
             None => {
                 let hash = hash(policy);
-                kept.retain(|(known, _)| *known != hash);
                 kept.push_front((hash, Arc::clone(policy)));
                 kept.truncate(KEPT);
                 hash
@@ -56,7 +61,7 @@ impl Policies {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<Policy>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,10 +85,24 @@ impl Inner {
         if let Some(policy) = self.policies.find(id) {
             return policy;
         }
-        // Of a version that this instance has never enforced.
-        let past = self.admin.past_policies(id.version).await;
-        let past = past.into_iter().map(Arc::new);
-        let found = { past }.find(|policy| self.policies.id(id.version, policy) == id);
-        found.unwrap_or(in_force)
+        let past = self.look_up(id).await;
+        past.unwrap_or(in_force)
+    }
+
+    /// A policy of a version that this instance has never enforced.
+    async fn look_up(&self, id: PolicyId) -> Option<Arc<Policy>> {
+        let mut missing = self.policies.missing.lock().await;
+        let found = self.policies.find(id);
+        if found.is_some() || missing.contains(&id) {
+            return found;
+        }
+        let past = self.admin.past_policies(id.version).await?;
+        let mut past = past.into_iter().map(Arc::new);
+        let found = past.find(|policy| self.policies.id(id.version, policy) == id);
+        if found.is_none() {
+            missing.push_front(id);
+            missing.truncate(KEPT);
+        }
+        found
     }
 }

@@ -471,6 +471,67 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_connection() {
     }
 }
 
+/// Asks for a page by HTTP/2 and takes a little of it at a time, for longer than a connection may be idle. Returns
+/// whether it was complete.
+fn read_slowly(url: &str) -> bool {
+    const WINDOW: u32 = 16 * 1024;
+    const DATA: u8 = 0;
+    const WINDOW_UPDATE: u8 = 8;
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let headers = [
+        &[0x82, 0x86, 0x01, 1, b'a', 0x04, 16][..],
+        b"/v1/openapi.json",
+    ]
+    .concat();
+    let settings = [&[0, 4][..], &WINDOW.to_be_bytes()].concat();
+    let begin = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &*frame(4, 0, 0, &settings),
+        &frame(1, 5, 1, &headers),
+    ];
+    stream.write_all(&begin.concat()).unwrap();
+    let (mut since_update, mut updates) = (0, 0);
+    loop {
+        let mut head = [0; 9];
+        if stream.read_exact(&mut head).is_err() {
+            return false;
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        if stream.read_exact(&mut payload).is_err() {
+            return false;
+        }
+        if head[3] != DATA {
+            continue;
+        }
+        if head[4] & 1 == 1 {
+            assert!(updates > 5, "the page is too short for this test");
+            return true;
+        }
+        since_update += length;
+        if since_update >= WINDOW {
+            thread::sleep(Duration::from_millis(300));
+            let more = since_update.to_be_bytes();
+            let update = [
+                frame(WINDOW_UPDATE, 0, 0, &more),
+                frame(WINDOW_UPDATE, 0, 1, &more),
+            ];
+            let _ = stream.write_all(&update.concat());
+            (since_update, updates) = (0, updates + 1);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_takes_a_large_answer_slowly_receives_all_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = in_memory(&directory, "[connections]\nidle = \"1s\"");
+    assert!(read_slowly(&server.url));
+}
+
 /// How many sockets the server has.
 fn sockets(server: &Server) -> usize {
     let files = fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();

@@ -193,12 +193,12 @@ async fn an_operator_writes_no_ruleset_that_the_fleet_can_not_read() {
     for policy in [many, none] {
         let store = MemoryStore::new();
         let limiter = LoginLimiter::new(policy, store).live().await.unwrap();
-        let admin = limiter.admin().unwrap();
-        let blocked = admin.block(Subject::user("mallory"), Period::days(1), &author());
+        let (admin, author) = (limiter.admin().unwrap(), author());
+        let blocked = admin.block(Subject::user("mallory"), Period::days(1), &author);
         let error = blocked.await.unwrap_err();
         assert_eq!(error.kind(), AdminErrorKind::InvalidInput, "{error}");
         assert_eq!(admin.ruleset().await.unwrap().version, 0);
-        let valid = admin.replace_ruleset(0, Ruleset::new(self::policy(3)), &author());
+        let valid = admin.replace_ruleset(0, Ruleset::new(self::policy(3)), &author);
         assert_eq!(valid.await.unwrap(), 1);
     }
 }

@@ -383,10 +383,20 @@ async fn the_page_says_that_the_store_is_down_and_recovers_by_itself() {
     browser.run("location.reload()").await;
     browser.wait_for(&format!("{alert} !== ''")).await;
 
-    // Without a hand on the keyboard.
+    // Without a hand on the keyboard, so nothing that is sent keeps the session alive.
+    let record = "window.sent = []; const send = window.fetch; window.fetch = (url, options) => { \
+                  window.sent.push(options.headers['login-console-background'] ?? `${url}`); \
+                  return send(url, options); }";
+    browser.run(record).await;
     site.redis.restart();
     browser.page_reads("No rules yet").await;
     browser.wait_for(&format!("{signs} === ''")).await;
     let enabled = "return document.querySelector('#new-rule').disabled === false";
     browser.wait_for(enabled).await;
+    let sent = browser.run("return window.sent").await;
+    let sent = sent.as_array().expect("a list");
+    assert!(
+        !sent.is_empty() && sent.iter().all(|sent| sent == "1"),
+        "{sent:?}"
+    );
 }

@@ -14,12 +14,20 @@ export class Problem extends Error {
   }
 }
 
+let isUnattended = false;
+
+/// Makes requests that no operator asked for: all until it ends are background requests.
+export async function unattended(work) {
+  isUnattended = true;
+  try { return await work(); } finally { isUnattended = false; }
+}
+
 /// Calls the API and returns the JSON of its answer. `background` requests do not keep a session alive.
 export async function api(path, { method = "GET", body, ifMatch, background, signal } = {}) {
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
   if (ifMatch !== undefined) headers["if-match"] = `"${ifMatch}"`;
-  if (background) headers["login-console-background"] = "1";
+  if (background || isUnattended) headers["login-console-background"] = "1";
   let response;
   try {
     response = await fetch(BASE + path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });

@@ -1,6 +1,6 @@
 // The frame: pages, theme, search, and the state of the connection and the store.
 
-import { READ_ONLY, operator, status } from "./api.js";
+import { READ_ONLY, operator, status, unattended } from "./api.js";
 import { h } from "./dom.js";
 import { plural, query, subjectOf, tickAll } from "./format.js";
 import { onState, start } from "./live.js";
@@ -20,7 +20,7 @@ const RETRY = 3_000;
 
 let leave = null, current = "";
 
-async function show() {
+async function show({ isRetry = false } = {}) {
   const [name, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const page = PAGES[name] ?? overview;
   const params = Object.fromEntries(new URLSearchParams(search));
@@ -39,18 +39,21 @@ async function show() {
   main.replaceChildren(h("div", { class: "page-head" }, heading, h("div", { class: "page-actions" })), content);
   if (isNew) { scrollTo(0, 0); heading.focus({ preventScroll: true }); }
   try {
-    await page.show({ content, actions: main.querySelector(".page-actions"), params, signal });
+    const shown = () => page.show({ content, actions: main.querySelector(".page-actions"), params, signal });
+    await (isRetry ? unattended(shown) : shown());
   } catch (error) {
     if (signal.aborted || error.name === "AbortError") return;
-    const isPassing = error.status === 0 || error.status >= 500;
+    const isPassing = error.status === 0 || (error.status >= 500 && error.status !== 501);
     content.replaceChildren(failure(error, isPassing));
     if (!isPassing) return;
-    // Nobody has to watch an outage to see its end. Who may do what may be unknown too.
-    const timer = setTimeout(async () => {
+    // An outage that ends is seen without a click. Who may do what may be unknown too.
+    const timer = setInterval(async () => {
+      if (document.hidden) return;
+      clearInterval(timer);
       await refresh(true);
-      if (!signal.aborted) show();
+      if (!signal.aborted) show({ isRetry: true });
     }, RETRY);
-    signal.addEventListener("abort", () => clearTimeout(timer));
+    signal.addEventListener("abort", () => clearInterval(timer));
   }
 }
 
@@ -58,7 +61,7 @@ function failure(error, isPassing) {
   const title = error.status === 503 ? "The store does not answer" : error.title ?? "This page could not be shown";
   return h("div", { class: "empty bad", role: "alert" }, h("b", {}, title), h("p", {}, error.message),
     isPassing && h("p", { class: "muted" }, "It is tried again every few seconds."),
-    h("button", { type: "button", onclick: show }, "Try again"));
+    h("button", { type: "button", onclick: () => show() }, "Try again"));
 }
 
 function setTheme() {
@@ -105,7 +108,7 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
   element("find").focus();
 });
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => show());
 onState((state) => {
   element("live").dataset.state = state;
   element("live").lastElementChild.textContent = LIVE[state];

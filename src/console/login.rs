@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Form,
-    body::{Body, to_bytes},
+    body::Body,
     extract::{OriginalUri, Request, State},
     response::{IntoResponse, Redirect, Response},
 };
@@ -13,9 +13,6 @@ use serde::Deserialize;
 
 use super::{gate::Api, pages, sessions::Sessions};
 use crate::LoginAttempt;
-
-/// How long the answer about an operator is at most.
-const MAX_STATUS: usize = 64 * 1024;
 
 #[derive(Deserialize)]
 pub(super) struct Login {
@@ -44,8 +41,7 @@ pub(super) async fn log_in(
     request
         .headers_mut()
         .insert(header::AUTHORIZATION, authorization.clone());
-    let response = api.status(request).await;
-    match response.status() {
+    match api.status(request).await.status() {
         StatusCode::OK => {}
         StatusCode::UNAUTHORIZED => {
             attempt.failed();
@@ -63,10 +59,6 @@ pub(super) async fn log_in(
                 "The store does not answer, so the console can show nothing: try again soon.";
             return pages::login(&uri, StatusCode::SERVICE_UNAVAILABLE, message);
         }
-    }
-    if let Some(name) = operator(response).await {
-        // Under the rule by address the attempt has been admitted; no rule by user is to refuse an operator.
-        let _ = attempt.identify(&name).await;
     }
     attempt.succeeded();
     let home = home(uri.path(), "login");
@@ -111,10 +103,4 @@ fn refuse(uri: &Uri, attempt: &LoginAttempt) -> Response {
         _ => "This token is not known.",
     };
     pages::login(uri, StatusCode::UNAUTHORIZED, message)
-}
-
-async fn operator(status: Response) -> Option<String> {
-    let body = to_bytes(status.into_body(), MAX_STATUS).await.ok()?;
-    let status: serde_json::Value = serde_json::from_slice(&body).ok()?;
-    Some(status["operator"]["name"].as_str()?.to_owned())
 }

@@ -56,7 +56,7 @@ use tower_http::csrf::CsrfLayer;
 
 use self::{gate::Api, sessions::Sessions};
 use crate::{
-    Limit, LoginLimiter, LoginRateLimitLayer, Period, Policy,
+    Limit, LoginLimiter, LoginRateLimitLayer, Part, Period, Policy, Rule,
     extract::{ExtractAddress, PeerAddress},
     server::Server,
     store::MemoryStore,
@@ -155,12 +155,21 @@ impl Console {
 
 /// The layer of this crate, in front of the console's own login.
 fn guard(address: Arc<dyn ExtractAddress>) -> LoginRateLimitLayer {
-    // Short: tokens can't be guessed, and operators may share an address with an attacker.
-    let limit = Limit::attempts(10)
-        .within(Period::minutes(1))
-        .blocked_for(Period::minutes(1));
-    // The limit is valid; the default one is as safe.
-    let policy = (Policy::default().with_address_limit(limit)).unwrap_or_default();
+    // Short: tokens can't be guessed, and operators may share an address or its network with an attacker.
+    let minute = Period::minutes(1);
+    let limit = |attempts| Limit::attempts(attempts).within(minute);
+    let rules = [
+        Rule::new(
+            Rule::ADDRESS,
+            [Part::Address],
+            limit(10).blocked_for(minute),
+        ),
+        Rule::new(Rule::NETWORK_56, [Part::Network(56)], limit(100)),
+        Rule::new(Rule::NETWORK_48, [Part::Network(48)], limit(400)),
+    ];
+    let rules: Result<Vec<_>, _> = rules.into_iter().collect();
+    // They are valid; the default ones are as safe.
+    let policy = rules.and_then(Policy::new).unwrap_or_default();
     LoginRateLimitLayer::new(LoginLimiter::unmeasured(policy, MemoryStore::new()))
         .with_address(address)
 }

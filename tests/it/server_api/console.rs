@@ -10,6 +10,7 @@ use tower_login_rate_limit::{
     LoginLimiter, Policy,
     console::Console,
     event::Feed,
+    extract::ForwardedAddress,
     server::{Authorize, Operator, Role, Server, Unauthorized, authorize_fn},
     store::MemoryStore,
 };
@@ -179,6 +180,29 @@ async fn a_session_is_never_one_that_the_browser_had_before() {
     let second = second.split(';').next().expect("a pair").to_owned();
     assert_ne!(second, first);
     assert_eq!((status(&first).await, status(&second).await), (401, 200));
+}
+
+/// Who has a network of IPv6 has as many addresses as it takes.
+#[tokio::test]
+async fn a_neighbor_who_guesses_tokens_locks_no_operator_out_for_a_day() {
+    let proxy = ForwardedAddress::x_forwarded_for(["127.0.0.0/8"]).expect("a network");
+    let site = Site::start(tokens(), |console| console.with_address(proxy)).await;
+    let login = async |address: &str, token: &str| {
+        let request = site.login(token).header("x-forwarded-for", address);
+        send(request).await
+    };
+    for guess in 0..500 {
+        // 10 of each /64, in two /56 of one /48.
+        let address = format!("2001:db8:0:{:x}::1", guess / 10 * 8);
+        login(&address, "wrong").await;
+    }
+    for address in ["2001:db8:0:ff::1", "2001:db8:0:ff00::1"] {
+        let answer = login(address, OPERATOR).await;
+        let waits = answer.headers().get("retry-after");
+        let waits = waits.map_or("0", |waits| waits.to_str().expect("a text"));
+        let waits: u64 = waits.parse().expect("a number");
+        assert!(waits <= 60, "{address} waits for {waits} seconds");
+    }
 }
 
 /// A form of another site can send these types without being asked for.

@@ -14,6 +14,8 @@ use tokio::{sync::watch, time::Instant};
 const COOKIE: &str = "login-console";
 /// How many sessions there are at most. Beyond that, the one that was not used for longest ends.
 const CAPACITY: usize = 1_000;
+/// How many there are of one token, so that one operator does not end the sessions of all others.
+const EACH: usize = 32;
 
 /// A time that every clock can add.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -60,12 +62,10 @@ impl Sessions {
         let now = Instant::now();
         let mut sessions = self.lock();
         sessions.retain(|_, session| self.ends(session) > now);
-        if sessions.len() >= CAPACITY {
-            let oldest = sessions.iter().min_by_key(|(_, session)| session.used);
-            if let Some(id) = oldest.map(|(id, _)| *id) {
-                sessions.remove(&id);
-            }
-        }
+        end_oldest(&mut sessions, EACH, |session| {
+            session.authorization == authorization
+        });
+        end_oldest(&mut sessions, CAPACITY, |_| true);
         let session = Session {
             authorization,
             began: now,
@@ -148,6 +148,21 @@ impl Sessions {
     }
 }
 
+/// Ends the one of these that was not used for longest, if there are as many as there may be.
+fn end_oldest(
+    sessions: &mut HashMap<Id, Session>,
+    maximum: usize,
+    is_counted: impl Fn(&Session) -> bool,
+) {
+    let counted = sessions.iter().filter(|(_, session)| is_counted(session));
+    if counted.clone().count() >= maximum
+        && let Some((id, _)) = counted.min_by_key(|(_, session)| session.used)
+    {
+        let id = *id;
+        sessions.remove(&id);
+    }
+}
+
 fn id_of(secret: &str) -> Id {
     *blake3::hash(secret.as_bytes()).as_bytes()
 }
@@ -179,7 +194,11 @@ mod tests {
     }
 
     fn begin(sessions: &Sessions) -> HeaderMap {
-        let authorization = HeaderValue::from_static("Bearer secret");
+        begin_with(sessions, "secret")
+    }
+
+    fn begin_with(sessions: &Sessions, token: &str) -> HeaderMap {
+        let authorization = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
         let cookie = sessions
             .begin(authorization, &HeaderMap::new(), "/console/")
             .unwrap();
@@ -233,13 +252,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn memory_is_bounded_and_the_cookie_is_secure_over_https() {
         let sessions = sessions();
-        let first = begin(&sessions);
-        for _ in 0..CAPACITY {
+        let (first, other) = (begin(&sessions), begin_with(&sessions, "other"));
+        for _ in 0..EACH {
             tokio::time::advance(Duration::from_millis(1)).await;
             begin(&sessions);
         }
+        assert_eq!(sessions.lock().len(), EACH + 1);
+        assert!(sessions.find(&first, false).is_none());
+        assert!(sessions.find(&other, false).is_some());
+        for i in 0..CAPACITY {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            begin_with(&sessions, &format!("secret {i}"));
+        }
         assert_eq!(sessions.lock().len(), CAPACITY);
-        assert!(sessions.find(&first, true).is_none());
+        assert!(sessions.find(&other, false).is_none());
 
         let https = HeaderMap::from_iter([(
             header::ORIGIN,

@@ -15,7 +15,7 @@ use tower_login_rate_limit::{
     store::MemoryStore,
 };
 
-use super::{OPERATOR, tokens};
+use super::{OPERATOR, READER, tokens};
 
 struct Site {
     url: String,
@@ -203,6 +203,20 @@ async fn a_neighbor_who_guesses_tokens_locks_no_operator_out_for_a_day() {
         let waits: u64 = waits.parse().expect("a number");
         assert!(waits <= 60, "{address} waits for {waits} seconds");
     }
+}
+
+/// Each login begins a session, and the number of sessions is bounded.
+#[tokio::test]
+async fn a_reader_who_logs_in_again_and_again_logs_no_operator_out() {
+    let site = Site::start(tokens(), |console| console).await;
+    let session = cookie(site.login(OPERATOR)).await;
+    let session = session.split(';').next().expect("a pair").to_owned();
+    for _ in 0..1_000 {
+        assert_eq!(send(site.login(READER)).await.status(), 303);
+    }
+    let status = site.get("/console/api/v1/admin/status");
+    let status = send(status.header("cookie", session)).await;
+    assert_eq!(status.status(), 200);
 }
 
 /// A form of another site can send these types without being asked for.

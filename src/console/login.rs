@@ -14,6 +14,9 @@ use serde::Deserialize;
 use super::{gate::Api, pages, sessions::Sessions};
 use crate::LoginAttempt;
 
+/// How long the form may be, in bytes: a token is in a header afterwards.
+pub(super) const MAX_FORM: usize = 16 * 1024;
+
 #[derive(Deserialize)]
 pub(super) struct Login {
     token: String,

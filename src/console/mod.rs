@@ -49,7 +49,9 @@ mod sessions;
 use std::{fmt, sync::Arc, time::Duration};
 
 use axum::{
-    Router, middleware,
+    Router,
+    extract::DefaultBodyLimit,
+    middleware,
     routing::{get, post},
 };
 use tower_http::csrf::CsrfLayer;
@@ -144,7 +146,8 @@ impl Console {
             let log_in = post(login::log_in).layer(guard).with_state(gate);
             let login = Router::new()
                 .route("/login", get(login::page).merge(log_in))
-                .route("/logout", post(login::log_out).with_state(sessions));
+                .route("/logout", post(login::log_out).with_state(sessions))
+                .layer(DefaultBodyLimit::max(login::MAX_FORM));
             router = router.merge(login);
         }
         router

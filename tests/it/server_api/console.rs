@@ -219,6 +219,15 @@ async fn a_reader_who_logs_in_again_and_again_logs_no_operator_out() {
     assert_eq!(status.status(), 200);
 }
 
+/// Whoever reaches the page can send a form.
+#[tokio::test]
+async fn a_login_of_a_megabyte_is_not_read() {
+    let site = Site::start(tokens(), |console| console).await;
+    let login = send(site.login(&"x".repeat(1_000_000))).await;
+    assert_eq!(login.status(), 413);
+    assert_eq!(send(site.login(OPERATOR)).await.status(), 303);
+}
+
 /// A form of another site can send these types without being asked for.
 #[tokio::test]
 async fn a_form_of_another_site_changes_nothing_with_any_content_type() {

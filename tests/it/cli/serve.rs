@@ -117,6 +117,28 @@ fn it_does_not_start_without_a_token() {
     );
 }
 
+/// A secret in the wrong place.
+#[test]
+fn a_mistake_in_the_file_prints_no_password() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("serve.toml");
+    for text in [
+        "store = \"redis://:hidden@127.0.0.1\"",
+        "[store]\nurl = [\"redis://:hidden@127.0.0.1\"]",
+        "[store]\nurl = \"redis://:hidden@127.0.0.1",
+        "[store]\nuri = \"redis://:hidden@127.0.0.1\"",
+        "tokens = \"hidden \\\" hidden\"",
+        "[[tokens]]\nname = \"a\"\nroles = \"hidden\"",
+        "[[tokens]]\nname = \"a\"\nroles = []\ntoken = \"hidden\"",
+    ] {
+        fs::write(&file, text).unwrap();
+        let mut command = program();
+        let ran = command.arg("serve").arg("--config").arg(&file).output();
+        let ran = Ran::of(ran.unwrap()).ends_with(1);
+        assert!(!ran.error.contains("hidden"), "{text} {ran:?}");
+    }
+}
+
 #[tokio::test]
 async fn without_a_file_it_decides_in_memory_and_logs_that() {
     let server = Server::start(program().arg("serve").env("API_TOKEN", TOKEN));

@@ -132,7 +132,10 @@ impl Config {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let about = |failure: Failure| failure.about(path.display());
         let text = fs::read_to_string(path).map_err(|error| about(error.into()))?;
-        toml::from_str(&text).map_err(|error| about(file::toml_failure(&text, &error)))
+        toml::from_str(&text).map_err(|error| {
+            let failure = file::toml_failure(&text, &error);
+            about(Failure::error(without_value(failure.message())))
+        })
     }
 
     pub(super) fn listen(&self) -> Result<SocketAddr, Failure> {
@@ -260,6 +263,15 @@ impl Token {
         };
         secret.ok_or_else(|| invalid("its variable is not set, or its file is not text"))
     }
+}
+
+/// An error quotes a text that is in the wrong place, which may be a secret.
+fn without_value(message: &str) -> String {
+    let quoted = message.split_once('"').and_then(|(before, rest)| {
+        let (_, after) = rest.rsplit_once('"')?;
+        Some(format!("{before}\"…\"{after}"))
+    });
+    quoted.unwrap_or_else(|| message.to_owned())
 }
 
 fn duration(key: &'static str, text: Option<&str>) -> Result<Option<Duration>, Failure> {

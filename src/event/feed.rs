@@ -158,10 +158,11 @@ impl Feed {
 impl Observe for Feed {
     fn observe(&self, event: &Event) {
         let event = Arc::new(event.clone());
+        // A process whose clock is ahead must not make the present look like the past.
+        let is_counted = event.at <= SystemClock.now().saturating_add(CLOCK_SKEW);
         {
             let mut kept = self.lock();
-            // A process whose clock is ahead must not make the present look like the past.
-            if event.at <= SystemClock.now().saturating_add(CLOCK_SKEW) {
+            if is_counted {
                 kept.activity.record(&event);
             }
             if kept.events.len() == self.0.capacity {
@@ -171,11 +172,8 @@ impl Observe for Feed {
             kept.added += 1;
         }
         // What is found is an event of the process that finds it, so it is shown here and written nowhere.
-        let found = self
-            .0
-            .insight
-            .as_ref()
-            .map(|insight| insight.record(&event));
+        let insight = self.0.insight.as_ref().filter(|_| is_counted);
+        let found = insight.map(|insight| insight.record(&event));
         // Without receivers it fails, which makes no difference.
         let _ = self.0.sender.send(event);
         for event in found.into_iter().flatten() {
@@ -193,7 +191,10 @@ impl fmt::Debug for Feed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Outcome, event::What};
+    use crate::{
+        Outcome,
+        event::{UserHasher, What},
+    };
 
     fn settled(at: u64) -> Event {
         let what = What::Settled {
@@ -201,6 +202,22 @@ mod tests {
             second_factor: false,
         };
         Event::new(what).with_time(at)
+    }
+
+    /// One of a process whose clock is wrong, or of another program that writes to the stream.
+    #[test]
+    fn an_event_of_the_future_hides_no_attack() {
+        let insight = Insight::new(UserHasher::new([7; 32]).unwrap());
+        let feed = Feed::new(1_000).with_insight(insight);
+        feed.observe(&settled(u64::MAX));
+        let (now, minute) = (SystemClock.now(), 60_000);
+        for ago in (1..=90).rev() {
+            feed.observe(&settled(now - ago * minute));
+        }
+        (0..500).for_each(|_| feed.observe(&settled(now)));
+        feed.observe(&settled(now + minute));
+        let is_signal = |event: &Event| matches!(event.what, What::Signal(_));
+        assert_eq!(feed.latest(10, is_signal).len(), 1);
     }
 
     #[tokio::test]

@@ -182,7 +182,7 @@ impl Busy {
     /// Failures and refusals, at least.
     #[must_use]
     pub const fn guesses(&self) -> u64 {
-        self.failures + self.refusals
+        self.failures.saturating_add(self.refusals)
     }
 }
 
@@ -227,7 +227,7 @@ impl BusiestReport {
             (&mut self.users, &mut self.user_floor),
         ] {
             entries.sort_by(|a, b| b.guesses().cmp(&a.guesses()).then_with(|| a.id.cmp(&b.id)));
-            let most = |entry: Busy| entry.guesses() + entry.uncertain;
+            let most = |entry: Busy| entry.guesses().saturating_add(entry.uncertain);
             let left_out = entries.split_off(count.min(entries.len()));
             *floor = left_out.into_iter().map(most).fold(*floor, u64::max);
         }

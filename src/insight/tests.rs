@@ -76,6 +76,23 @@ fn lifted(at: Millis, address: u32, user: &str, by: LiftedBy) -> Event {
     about(what, at, address, user)
 }
 
+/// Reports of other processes are read from the store.
+#[test]
+fn no_number_in_a_report_ends_the_process() {
+    let many = format!(
+        r#"[{{"id": "a", "failures": {0}, "refusals": {0}, "uncertain": {0}}}, {{"id": "b", "failures": {0}, "refusals": 1, "uncertain": 1}}]"#,
+        u64::MAX
+    );
+    let report = format!(
+        r#"{{"addresses": {many}, "users": {many}, "address_floor": {0}, "user_floor": {0}}}"#,
+        u64::MAX
+    );
+    let report: BusiestReport = serde_json::from_str(&report).unwrap();
+    let both = report.clone().merge(report).first(1);
+    assert_eq!(both.addresses[0].guesses(), u64::MAX);
+    assert_eq!(both.user_floor, u64::MAX);
+}
+
 #[test]
 fn the_busiest_are_counted_lately_and_shown_as_chosen() {
     let mut busiest = Busiest::new(hasher());

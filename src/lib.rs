@@ -177,6 +177,12 @@ pub mod __private {
         crate::event::escape::Escaped(text).to_string()
     }
 
+    /// JSON without anything that a terminal would interpret.
+    #[cfg(feature = "cli")]
+    pub fn escaped_json(json: String) -> String {
+        crate::event::escape::escaped_json(json)
+    }
+
     /// The RFC 3339 text of a time.
     #[cfg(feature = "cli")]
     pub fn time_to_text(time: crate::algorithm::Millis) -> String {

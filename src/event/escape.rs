@@ -9,6 +9,28 @@ use crate::normalize::is_ignorable;
 /// appear as `\u{1b}`. A backslash is doubled, so that the text can be told from what it imitates.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
+/// JSON in which no name has what a terminal would interpret: escaped as JSON permits, so that a parser reads it as it
+/// was. A line break is never part of a name there.
+#[cfg(feature = "serde")]
+pub(crate) fn escaped_json(json: String) -> String {
+    let is_escaped = |c: char| is_unsafe(c) && c != '\n';
+    if !json.contains(is_escaped) {
+        return json;
+    }
+    let mut escaped = String::with_capacity(2 * json.len());
+    for c in json.chars() {
+        if is_escaped(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // A string takes everything.
+                let _ = write!(escaped, "\\u{unit:04x}");
+            }
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
 /// Whether a character is not shown as it is.
 pub(crate) const fn is_unsafe(c: char) -> bool {
     is_ignorable(c) || matches!(c, '\u{2028}' | '\u{2029}')

@@ -1,9 +1,8 @@
 //! Events in JSON and other formats.
 
-use std::{borrow::Cow, io};
+use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
 use super::{Event, EventUser, escape};
 use crate::AttemptId;
@@ -15,40 +14,8 @@ impl Event {
     /// none of them; a parser reads the name as it is.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let mut json = Vec::with_capacity(256);
-        let mut serializer = serde_json::Serializer::with_formatter(&mut json, OneLine);
-        // Can't fail: nothing is a map with keys other than text, and a vector takes everything.
-        let _ = self.serialize(&mut serializer);
-        String::from_utf8(json).unwrap_or_default()
-    }
-}
-
-/// JSON in which characters that a terminal interprets are escaped.
-struct OneLine;
-
-impl Formatter for OneLine {
-    fn write_string_fragment<W: ?Sized + io::Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| escape::is_unsafe(*c)) {
-            writer.write_all(&rest.as_bytes()[..at])?;
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
-            }
-            rest = &rest[at + c.len_utf8()..];
-        }
-        writer.write_all(rest.as_bytes())
-    }
-
-    fn write_char_escape<W: ?Sized + io::Write>(
-        &mut self,
-        writer: &mut W,
-        escape: CharEscape,
-    ) -> io::Result<()> {
-        CompactFormatter.write_char_escape(writer, escape)
+        // Can't fail: nothing is a map with keys other than text.
+        escape::escaped_json(serde_json::to_string(self).unwrap_or_default())
     }
 }
 

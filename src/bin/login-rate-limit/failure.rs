@@ -89,10 +89,7 @@ impl From<io::Error> for Failure {
 
 impl From<serde_json::Error> for Failure {
     fn from(error: serde_json::Error) -> Self {
-        match error.io_error_kind() {
-            Some(_) => io::Error::from(error).into(),
-            None => Self::error(error.to_string()),
-        }
+        Self::error(error.to_string())
     }
 }
 

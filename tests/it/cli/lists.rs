@@ -1,9 +1,29 @@
 //! Commands that change nothing.
 
-use tower_login_rate_limit::{Outcome, event::UserHasher, insight::Insight};
+use tower_login_rate_limit::{
+    LoginLimiter, Outcome, Policy,
+    event::{UserDisplay, UserHasher},
+    insight::Insight,
+};
 
 use super::{ELSEWHERE, GUESSER, HOME, app, attacked, json, redis, run};
 use crate::support::{attempt, eventually, fail, ip};
+
+/// An app may have a normalizer that lets such names pass.
+#[tokio::test]
+async fn a_name_in_json_moves_no_cursor_and_is_read_as_it_was() {
+    let redis = redis();
+    let name = "\u{9b}2J\u{202e}\u{2028}\u{e0001}\u{1b}]0;title\u{7}";
+    let limiter = LoginLimiter::new(Policy::strict(), redis.store().await)
+        .with_user_display(UserDisplay::Clear)
+        .with_normalizer(str::to_owned);
+    fail(&limiter, ip(HOME), name, 5).await;
+    limiter.all_settled().await.unwrap();
+    let ran = run(&redis, &["blocked", "--json"]).ends_with(0);
+    let is_escaped = |c: char| c == '\n' || (' '..='~').contains(&c);
+    assert!(ran.out.chars().all(is_escaped), "{ran:?}");
+    assert_eq!(ran.json()["blocks"][0]["user"], name);
+}
 
 #[tokio::test]
 async fn blocks_are_listed_filtered_counted_and_paged() {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tower_login_rate_limit::__private::escaped;
+use tower_login_rate_limit::__private::{escaped, escaped_json};
 
 pub(crate) use self::{
     style::Style,
@@ -45,10 +45,7 @@ impl Output {
     /// Prints a result as one JSON value, if that is wanted. Returns whether it was.
     pub(crate) fn json(&self, result: &impl Serialize) -> Result<bool, Failure> {
         if self.json {
-            let mut out = io::stdout().lock();
-            serde_json::to_writer_pretty(&mut out, result)?;
-            writeln!(out)?;
-            out.flush()?;
+            self.line(escaped_json(serde_json::to_string_pretty(result)?))?;
         }
         Ok(self.json)
     }

@@ -168,3 +168,18 @@ async fn the_servers_of_a_cluster_are_looked_at_each() {
         "{report}"
     );
 }
+
+/// Long names are cut where they are shown, and can't be searched for.
+#[tokio::test]
+async fn an_attacker_with_long_names_does_not_make_the_secret_look_wrong() {
+    let redis = with(&[]);
+    let limiter = app(&redis).await;
+    for i in 1..=21 {
+        let name = format!("{i}{}", "x".repeat(400));
+        fail(&limiter, ip(&format!("192.0.2.{i}")), &name, 5).await;
+    }
+    limiter.all_settled().await.unwrap();
+    let report = look(&redis.url(), &[]).json();
+    assert!(of(&report, "secret", "problem").is_empty(), "{report}");
+    assert_eq!(of(&report, "secret", "ok").len(), 1, "{report}");
+}

@@ -10,6 +10,8 @@ use crate::{session::Session, store::StoreArgs};
 
 /// How many blocks are tried.
 const TRIED: usize = 20;
+/// How long a name is shown in full, in bytes.
+const MAX_NAME: usize = 320;
 
 /// Blocks are listed with their user, as the app shows users, and found by a hash with the secret: one must lead to
 /// the other.
@@ -57,11 +59,11 @@ pub(super) async fn look(session: &Session, args: &StoreArgs, findings: &mut Fin
     }
 }
 
-/// The name of the user, if it is in clear or can be opened.
+/// The name of the user, if it is in clear or can be opened, and was not cut.
 fn name(session: &Session, block: &Block) -> Option<String> {
     let shown = block.user.as_ref().and_then(EventUser::shown)?;
     let name = session.opened(&shown);
     let is_clear =
         !name.contains("***") && !name.starts_with("hash:") && !name.starts_with("sealed:");
-    is_clear.then_some(name)
+    (is_clear && name.len() <= MAX_NAME).then_some(name)
 }

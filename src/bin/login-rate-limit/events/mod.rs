@@ -86,13 +86,17 @@ impl Events {
             let excess = newest.len().saturating_sub(self.limit);
             newest.drain(..excess);
         }
+        if self.follow {
+            // An interrupt is waited for before anything is shown.
+            return tokio::select! {
+                biased;
+                interrupted = tokio::signal::ctrl_c() => Ok(interrupted.map(|()| Exit::Done)?),
+                failed = self.follow(&newest, &mut reader, &session, output) => failed,
+            };
+        }
         let found = Exit::found(!newest.is_empty());
         for event in &newest {
             print(event, &session, output)?;
-        }
-        if self.follow {
-            self.follow(&mut reader, &session, output).await?;
-            return Ok(Exit::Done);
         }
         if found == Exit::Nothing && !output.json {
             let since = period::shown(since);
@@ -102,18 +106,19 @@ impl Events {
         Ok(found)
     }
 
-    /// Ends with an interrupt.
+    /// Ends with an error only.
     async fn follow(
         &self,
+        newest: &VecDeque<Event>,
         reader: &mut EventReader,
         session: &Session,
         output: &Output,
-    ) -> Result<(), Failure> {
+    ) -> Result<Exit, Failure> {
+        for event in newest {
+            print(event, session, output)?;
+        }
         loop {
-            let events = tokio::select! {
-                events = reader.follow(BATCH) => events?,
-                interrupted = tokio::signal::ctrl_c() => return Ok(interrupted?),
-            };
+            let events = reader.follow(BATCH).await?;
             for event in events.iter().filter(|event| self.matches(event, session)) {
                 print(event, session, output)?;
             }

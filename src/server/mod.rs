@@ -71,6 +71,7 @@ mod policies;
 mod problem;
 mod routes;
 mod schema;
+mod settle;
 mod shares;
 mod tokens;
 

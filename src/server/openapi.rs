@@ -13,6 +13,7 @@ use super::{
     attempts, auth_request,
     operate::{access_rules, blocks, changes, events, known, live, overview, preview, ruleset},
     schema::Problem,
+    settle,
 };
 
 /// What any request may be answered with.
@@ -82,7 +83,7 @@ pub(super) enum VersionProblem {
 #[openapi(
     info(title = "Login rate limit", description = "Decisions on logins, and their administration."),
     paths(
-        attempts::reserve, attempts::settle, attempts::check,
+        attempts::reserve, settle::settle, attempts::check,
         auth_request::reserve, auth_request::settle,
         auth_request::settle_by_get, auth_request::ext_authz,
         overview::status, overview::instances, overview::busiest, overview::wrong_blocks, overview::activity,

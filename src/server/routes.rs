@@ -19,6 +19,7 @@ use super::{
     Operator, Role, Shared, Unauthorized, attempts, auth_request, openapi,
     operate::{self, access_rules, blocks, changes, known, live, overview, preview, ruleset},
     problem::Problem,
+    settle,
     shares::{Bounds, Shares},
 };
 use crate::events;
@@ -39,7 +40,7 @@ pub(super) fn router(server: Shared) -> Router {
     };
     let decide = Router::new()
         .route("/v1/attempts", post(attempts::reserve))
-        .route("/v1/attempts/{token}/outcome", post(attempts::settle))
+        .route("/v1/attempts/{token}/outcome", post(settle::settle))
         .route("/v1/check", post(attempts::check))
         .route("/v1/auth-request", get(auth_request::reserve))
         .route(

@@ -287,24 +287,37 @@ impl LoginLimiter {
     /// counter, and a success still makes the address known. One that has failed before is taken back by every outcome
     /// but a failure: to report an outcome once is up to the caller.
     pub fn resume<'a>(&self, token: Token, caller: impl Into<Caller<'a>>) -> Attempt {
-        let (policy, caller) = self.resumed(caller.into());
-        let standings = Standings::default();
-        let reservation = Reservation::new(self, policy, token, caller, standings, None);
-        Attempt::new(reservation)
-    }
-
-    /// As [`resume`](Self::resume), for an attempt that this access rule has allowed.
-    #[cfg(feature = "server")]
-    pub(crate) fn resume_allowed(&self, token: Token, caller: Caller<'_>, by: Allowed) -> Attempt {
-        let (policy, caller) = self.resumed(caller);
-        Attempt::new(Reservation::allowed(self, policy, token, caller, by, None))
-    }
-
-    fn resumed<'a>(&self, caller: Caller<'a>) -> (Arc<Policy>, Counted<'a>) {
+        let caller = caller.into();
         let policy = Arc::clone(self.in_force().policy(caller.address));
-        let caller = self.count(&policy, caller);
+        self.resume_under(policy, token, caller)
+    }
+
+    /// As [`resume`](Self::resume), under the policy that the attempt was reserved under.
+    pub(crate) fn resume_under(
+        &self,
+        policy: Arc<Policy>,
+        token: Token,
+        caller: Caller<'_>,
+    ) -> Attempt {
         self.metrics().resumed();
-        (policy, caller)
+        let (caller, standings) = (self.count(&policy, caller), Standings::default());
+        Attempt::new(Reservation::new(
+            self, policy, token, caller, standings, None,
+        ))
+    }
+
+    /// As [`resume_under`](Self::resume_under), for an attempt that this access rule has allowed.
+    #[cfg(feature = "server")]
+    pub(crate) fn resume_allowed(
+        &self,
+        policy: Arc<Policy>,
+        token: Token,
+        caller: Caller<'_>,
+        by: Allowed,
+    ) -> Attempt {
+        self.metrics().resumed();
+        let caller = self.count(&policy, caller);
+        Attempt::new(Reservation::allowed(self, policy, token, caller, by, None))
     }
 
     /// Whether both are clones of one limiter.

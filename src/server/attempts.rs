@@ -7,7 +7,7 @@ use super::{
     attempt_token::InFlight,
     decision::{AttemptRequest, Decision},
     extract::Body,
-    idempotency::{Answer, Claim, KeyId, Keys, Pending},
+    idempotency::{Answer, Claim, KeyId, Keys, Pending, settled_before},
     openapi::{DoneProblem, Problems},
     problem::Problem,
 };
@@ -89,7 +89,12 @@ impl Inner {
         // attempt of the repeated request with it, which has the same token.
         let (server, request) = (Arc::clone(self), request.clone());
         let (operator, key) = (operator.name().to_owned(), key.to_owned());
-        let reserved = async move { server.reserve_once((&operator, &key), &request).await };
+        // A shutdown waits for it.
+        let in_flight = self.limiter.track();
+        let reserved = async move {
+            let _in_flight = in_flight;
+            server.reserve_once((&operator, &key), &request).await
+        };
         tokio::spawn(reserved)
             .await
             .unwrap_or_else(|_| Err(ended_early()))
@@ -159,7 +164,7 @@ impl Inner {
         let decision = self.with_token(request, answer.clone(), id)?;
         let _ = attempt.detach();
         if let Some(pending) = pending {
-            pending.answered(answer);
+            pending.answered(answer)?;
         }
         Ok(decision)
     }
@@ -201,12 +206,6 @@ fn is_uncounted(report: &Report) -> bool {
         use algorithm::State::{Exempt, Shadowed};
         matches!(standing.state, Exempt | Shadowed { .. })
     })
-}
-
-fn settled_before() -> Problem {
-    Problem::conflict(
-        "the attempt with this Idempotency-Key is settled: use a new key for each check of a password",
-    )
 }
 
 pub(super) fn ended_early() -> Problem {

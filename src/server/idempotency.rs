@@ -228,9 +228,7 @@ impl Entry {
             State::Pending => Err(Problem::conflict(
                 "a request with this Idempotency-Key is being answered: repeat it in a moment",
             )),
-            State::Settled => Err(Problem::conflict(
-                "the attempt with this Idempotency-Key is settled: use a new key for each check of a password",
-            )),
+            State::Settled => Err(settled_before()),
             State::Answered { repeats, .. } if *repeats >= MAX_REPEATS => Err(Problem::conflict(
                 "the request with this Idempotency-Key was repeated too often: use a new key for each check of a \
                  password",
@@ -248,14 +246,28 @@ impl Pending<'_> {
         self.id
     }
 
-    /// The attempt was admitted: a repetition is answered in the same way.
-    pub(super) fn answered(mut self, answer: Answer) {
+    /// The attempt was admitted: a repetition is answered in the same way. An error if it was settled meanwhile, which
+    /// another instance has reserved too: the store admits its token again, and another password must not be checked.
+    pub(super) fn answered(mut self, answer: Answer) -> Result<(), Problem> {
         self.is_answered = true;
-        if let Some(entry) = self.keys.lock().entries.get_mut(&self.id) {
-            entry.state = State::Answered {
-                answer: Box::new(answer),
-                repeats: 0,
-            };
+        let mut table = self.keys.lock();
+        if !table.order.contains(&(self.expires, self.id)) {
+            return Ok(());
+        }
+        match table
+            .entries
+            .get_mut(&self.id)
+            .map(|entry| &mut entry.state)
+        {
+            Some(state @ State::Pending) => {
+                *state = State::Answered {
+                    answer: Box::new(answer),
+                    repeats: 0,
+                };
+                Ok(())
+            }
+            Some(State::Settled) => Err(settled_before()),
+            Some(State::Answered { .. }) | None => Ok(()),
         }
     }
 }
@@ -274,6 +286,12 @@ impl Drop for Pending<'_> {
     }
 }
 
+pub(super) fn settled_before() -> Problem {
+    Problem::conflict(
+        "the attempt with this Idempotency-Key is settled: use a new key for each check of a password",
+    )
+}
+
 /// Without the secret and the keys.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -284,6 +302,7 @@ impl fmt::Debug for Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{LoginLimiter, server::policies::Policies, store::MemoryStore};
 
     /// One with a long lease must not keep those with a shorter one.
     #[test]
@@ -315,5 +334,30 @@ mod tests {
         drop(second);
         assert!(matches!(claim(100), Ok(Claim::First(..))));
         assert_eq!(keys.lock().order.len(), 0);
+    }
+
+    /// The first instance is slow, another one has answered the repeated request, and its outcome comes to the first.
+    #[tokio::test]
+    async fn an_answer_that_comes_after_the_outcome_is_none() {
+        let limiter = LoginLimiter::new(Policy::default(), MemoryStore::new());
+        let caller = std::net::IpAddr::from([192, 0, 2, 1]);
+        let policy = limiter.policy();
+        let answer = Answer {
+            token: Token::new(),
+            expires: 100,
+            is_unverified: false,
+            allowed: None,
+            decision: Decision::of_report(&limiter.check(caller).await.unwrap()),
+            policy: (Policies::default().id(0, &policy), policy),
+        };
+        let keys = Keys::new(b"secret");
+        let claim = || keys.claim(("shop", "a"), blake3::hash(b"body"), 0, 50);
+        let Ok(Claim::First(_, pending)) = claim() else {
+            panic!("the key is new");
+        };
+        keys.settled(pending.id(), 0, 50);
+        let answered = pending.answered(answer).unwrap_err();
+        assert_eq!(answered.status(), axum::http::StatusCode::CONFLICT);
+        assert!(claim().is_err(), "it stays settled");
     }
 }

@@ -21,10 +21,8 @@ use crate::{
     Attempt, Outcome, Part, Policy, ReserveError,
     access::{AccessRule, Action},
     admin::AdminErrorKind,
-    attempt::{Counted, Reservation},
     clock::{Clock, SystemClock},
     limiter::Allowed,
-    store::Standings,
 };
 
 /// How an attempt ended.
@@ -122,7 +120,12 @@ impl Inner {
         user: Option<&str>,
     ) -> Result<(InFlight, bool), Problem> {
         let (server, token, user) = (Arc::clone(self), token.to_owned(), user.map(str::to_owned));
-        let settled = async move { server.settle_once(&token, outcome, user.as_deref()).await };
+        // A shutdown waits for it.
+        let in_flight = self.limiter.track();
+        let settled = async move {
+            let _in_flight = in_flight;
+            server.settle_once(&token, outcome, user.as_deref()).await
+        };
         tokio::spawn(settled)
             .await
             .unwrap_or_else(|_| Err(ended_early()))
@@ -153,7 +156,14 @@ impl Inner {
         settling.remember(proof, now)?;
         let mut attempt = self.resume(&in_flight, Arc::clone(&policy));
         let identified = match named {
-            Some(user) => self.identify(&in_flight, &mut attempt, user).await?,
+            Some(user) => match self.identify(&in_flight, &mut attempt, user).await {
+                Ok(identified) => identified,
+                // It is as it was, to be settled by a repetition.
+                Err(problem) => {
+                    let _ = attempt.detach();
+                    return Err(problem);
+                }
+            },
             None => Identified::Admitted,
         };
         let refused = !matches!(identified, Identified::Admitted);
@@ -175,7 +185,7 @@ impl Inner {
         Ok((in_flight, refused))
     }
 
-    /// The attempt, under the policy that it was reserved under. What an access rule has allowed was under none.
+    /// The attempt, under the policy that it was reserved under.
     fn resume(&self, in_flight: &InFlight, policy: Arc<Policy>) -> Attempt {
         let (limiter, token, caller) = (&self.limiter, in_flight.token(), in_flight.caller());
         match &in_flight.allowed {
@@ -184,15 +194,9 @@ impl Inner {
                     rule: rule.as_str().into(),
                     for_every_user: *for_every_user,
                 };
-                limiter.resume_allowed(token, caller, by)
+                limiter.resume_allowed(policy, token, caller, by)
             }
-            None => {
-                limiter.metrics().resumed();
-                let caller = Counted::new(caller, &policy, |user| limiter.normalize(user));
-                let standings = Standings::default();
-                let reservation = Reservation::new(limiter, policy, token, caller, standings, None);
-                Attempt::new(reservation)
-            }
+            None => limiter.resume_under(policy, token, caller),
         }
     }
 

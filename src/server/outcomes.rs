@@ -1,6 +1,6 @@
-//! Which attempts have been settled here, as far as the store can't tell.
+//! Which attempts have been settled here, where the store does not show it.
 //!
-//! The counters tell whether an attempt is in flight, unless no rule counts it, an access rule allows it, or the store is
+//! The counters show whether an attempt is in flight, unless no rule counts it, an access rule allows it, or the store is
 //! unavailable. Each instance therefore remembers what it has settled for as long as the token is valid.
 
 use std::{
@@ -13,8 +13,8 @@ use http::StatusCode;
 use super::problem::Problem;
 use crate::{Token, algorithm::Millis};
 
-/// How many attempts are remembered of each kind, those that the store can tell and those that it can't: about 2,900 a
-/// second with a lease of 30 seconds, in 16 MiB.
+/// How many attempts are remembered of each kind, those that the store verifies and those that it can't: about 2,900 a
+/// second with a lease of 30 seconds.
 const CAPACITY: usize = 262_144;
 
 /// What shows that an attempt is in flight.
@@ -40,7 +40,7 @@ struct Table {
     settling: HashSet<Token>,
     /// Never forgotten ahead of their end: what can't be remembered is not settled.
     unproven: Remembered,
-    /// The store tells of these too, so that those beyond the capacity are forgotten at once.
+    /// The store shows these too, so that those beyond the capacity are forgotten at once.
     proven: Remembered,
     /// Until when a proven attempt may come again that was forgotten.
     forgotten_until: Millis,

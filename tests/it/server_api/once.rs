@@ -113,7 +113,8 @@ async fn two_instances_without_their_store_count_an_attempt_once() {
     }
     for api in [&one, &two] {
         assert_eq!(usage(api, Rule::USER_ADDRESS, "alice").await, Some(1));
-        assert!(usage(api, Rule::USER_ADDRESS, "bob").await <= Some(1));
+        let bob = usage(api, Rule::USER_ADDRESS, "bob").await;
+        assert!(matches!(bob, Some(0 | 1)), "{bob:?}");
     }
 }
 

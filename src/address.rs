@@ -53,6 +53,7 @@ impl Address {
     }
 
     /// The network of this many bits that an IPv6 network is part of.
+    #[inline]
     pub(crate) fn widened(self, bits: u8) -> Self {
         match self.ip {
             IpAddr::V4(_) => self,
@@ -62,6 +63,7 @@ impl Address {
 
     /// What decides where counters are kept: the same for an address and for the networks around it that
     /// policies count by, so that one script, and one lock, decides on all of them.
+    #[inline]
     pub(crate) fn tag(self) -> Self {
         self.widened(TAG_BITS)
     }

@@ -29,12 +29,17 @@ pub(crate) const MAX_INPUT_LEN: usize = 4 * MAX_LEN;
 /// assert_eq!(normalize(" Straße "), normalize("STRASSE"));
 /// ```
 #[must_use]
+#[inline]
 pub fn normalize(user: &str) -> Cow<'_, str> {
     // Most names are plain, which takes one pass.
     let is_plain = |b: u8| b.is_ascii_graphic() && !b.is_ascii_uppercase();
     if user.bytes().all(is_plain) {
         return Cow::Borrowed(user);
     }
+    normalize_other(user)
+}
+
+fn normalize_other(user: &str) -> Cow<'_, str> {
     let user = user.trim();
     let is_text = |b: u8| b.is_ascii() && !b.is_ascii_control();
     if user.len() <= MAX_LEN && user.bytes().all(is_text) {

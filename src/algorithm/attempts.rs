@@ -216,7 +216,15 @@ impl Attempts {
         self.iter().any(|entry| entry.id == id)
     }
 
+    /// Whether each attempt has one of these tokens.
+    #[cfg(feature = "memory")]
     #[inline]
+    pub(super) fn are_only(&self, tokens: &[Token]) -> bool {
+        let is_one_of = |entry: &Entry| tokens.iter().any(|token| id(*token) == entry.id);
+        self.iter().all(is_one_of)
+    }
+
+    #[inline(always)]
     pub(super) fn insert(&mut self, at: Millis, token: Token, spelling: Spelling) {
         let entry = Entry::new(at, token, spelling);
         match self {
@@ -284,11 +292,15 @@ impl Attempts {
     /// Removes the attempts with these tokens. Returns how many were present.
     #[inline]
     pub(super) fn cancel_all(&mut self, tokens: &[Token]) -> usize {
-        let canceled = tokens.iter().map(|token| id(*token));
-        if tokens.len() <= LINEAR_SEARCH {
-            return self.retain(|entry| canceled.clone().all(|canceled| canceled != entry.id));
+        if tokens.len() > LINEAR_SEARCH {
+            return self.cancel_many(tokens);
         }
-        let canceled: HashSet<_> = canceled.collect();
+        self.retain(|entry| tokens.iter().all(|token| id(*token) != entry.id))
+    }
+
+    #[cold]
+    fn cancel_many(&mut self, tokens: &[Token]) -> usize {
+        let canceled: HashSet<_> = tokens.iter().map(|token| id(*token)).collect();
         self.retain(|entry| !canceled.contains(&entry.id))
     }
 
@@ -316,7 +328,7 @@ impl Attempts {
     }
 
     /// Returns how many attempts were removed.
-    #[inline]
+    #[inline(always)]
     fn retain(&mut self, mut keep: impl FnMut(Entry) -> bool) -> usize {
         let entries: &mut [Entry] = self;
         let (len, mut kept) = (entries.len(), 0);
@@ -331,7 +343,7 @@ impl Attempts {
         len - kept
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn drop_oldest(&mut self, attempts: usize) {
         if attempts > 0 {
             self.copy_within(attempts.., 0);
@@ -382,7 +394,7 @@ impl Deref for Attempts {
     #[inline]
     fn deref(&self) -> &[Entry] {
         match self {
-            Self::Inline { len, entries } => &entries[..usize::from(*len).min(INLINE)],
+            Self::Inline { len, entries } => &entries[..usize::from(*len)],
             Self::Spilled { entries, .. } => entries,
         }
     }
@@ -392,7 +404,7 @@ impl DerefMut for Attempts {
     #[inline]
     fn deref_mut(&mut self) -> &mut [Entry] {
         match self {
-            Self::Inline { len, entries } => &mut entries[..usize::from(*len).min(INLINE)],
+            Self::Inline { len, entries } => &mut entries[..usize::from(*len)],
             Self::Spilled { entries, .. } => entries,
         }
     }

@@ -73,7 +73,7 @@ impl Judgement {
 
 impl Counter {
     /// How the counter stands at `now`.
-    #[inline]
+    #[inline(always)]
     pub fn standing(&self, limit: &Limit, now: Millis) -> Standing {
         if self.is_sparse(limit) {
             let usage = self.attempts.len() - sliding_window::expired(limit, &self.attempts, now);
@@ -85,7 +85,7 @@ impl Counter {
     /// Whether this is a sliding window with fewer attempts than its limit and no summary: whatever their
     /// age, it is clear. Most counters are, and need not be judged.
     #[inline]
-    fn is_sparse(&self, limit: &Limit) -> bool {
+    pub(crate) fn is_sparse(&self, limit: &Limit) -> bool {
         limit.algorithm == Algorithm::SlidingWindow
             && self.attempts.summary().is_none()
             && self.attempts.len() < limit.attempts as usize
@@ -308,6 +308,13 @@ impl Counter {
         self.attempts.holds(token)
     }
 
+    /// Whether the counter holds nothing but attempts with these tokens.
+    #[cfg(feature = "memory")]
+    #[inline]
+    pub(crate) fn holds_only(&self, tokens: &[Token]) -> bool {
+        self.attempts.summary().is_none() && self.attempts.are_only(tokens)
+    }
+
     /// Whether the counter holds neither attempts nor a summary.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -317,15 +324,22 @@ impl Counter {
     /// When nothing in the counter counts any more; `None` is never.
     #[inline]
     pub fn expires(&self, limit: &Limit, now: Millis) -> Option<Millis> {
+        // Below its limit, a window is kept as long as what is in it counts.
+        if self.is_sparse(limit) {
+            let Some(newest) = self.attempts.newest() else {
+                return Some(now);
+            };
+            return Some(newest.saturating_add(limit.window?));
+        }
+        self.expires_when_full(limit, now)
+    }
+
+    fn expires_when_full(&self, limit: &Limit, now: Millis) -> Option<Millis> {
         let newest = match (self.attempts.newest(), self.attempts.summary()) {
             (Some(newest), None) => newest,
             (newest, Some(_)) => newest.map_or(now, |newest| newest.max(now)),
             (None, None) => return Some(now),
         };
-        // Below its limit, a window is kept as long as what is in it counts.
-        if self.is_sparse(limit) {
-            return Some(newest.saturating_add(limit.window?));
-        }
         let block = limit.block.as_ref();
         let judgement = self.judge(limit, now);
         let retention = match block.filter(|_| judgement.standing.refuses()) {

@@ -64,6 +64,7 @@ impl<'a> User<'a> {
         }
     }
 
+    #[inline]
     fn spelling(&self) -> Option<&[u8]> {
         self.spelling.as_deref().map(str::as_bytes)
     }
@@ -181,7 +182,8 @@ pub(crate) struct Counted<'a> {
     pub(crate) ip: IpAddr,
     pub(crate) address: Address,
     pub(crate) user: Option<User<'a>>,
-    pub(crate) is_second_factor: bool,
+    /// Which rules apply.
+    pub(crate) scope: Scope,
     /// Whether a refusal is only reported.
     pub(crate) is_shadowed: bool,
     /// Of the user and of the address, which most keys contain: they change together.
@@ -219,9 +221,13 @@ impl<'a> Counted<'a> {
             user_digest: of_user(user.as_ref()),
             address_digest: Digest::of_address(Some(address)),
             place: Place::of(address),
+            scope: Scope {
+                user: naming(user.as_ref()),
+                is_second_factor: caller.is_second_factor,
+                is_ipv6: address.is_ipv6(),
+            },
             address,
             user,
-            is_second_factor: caller.is_second_factor,
             is_shadowed: caller.is_shadowed,
             joined,
         }
@@ -229,16 +235,8 @@ impl<'a> Counted<'a> {
 
     /// Which rules apply to this caller.
     #[inline]
-    pub(crate) fn scope(&self) -> Scope {
-        Scope {
-            user: match &self.user {
-                None => Naming::None,
-                Some(user) if user.name.is_empty() => Naming::Nameless,
-                Some(_) => Naming::Named,
-            },
-            is_second_factor: self.is_second_factor,
-            is_ipv6: self.address.is_ipv6(),
-        }
+    pub(crate) const fn scope(&self) -> Scope {
+        self.scope
     }
 
     /// The same caller as another user.
@@ -247,7 +245,10 @@ impl<'a> Counted<'a> {
         Counted {
             ip: self.ip,
             address: self.address,
-            is_second_factor: self.is_second_factor,
+            scope: Scope {
+                user: naming(Some(&user)),
+                ..self.scope
+            },
             is_shadowed: self.is_shadowed,
             user_digest: of_user(Some(&user)),
             address_digest: self.address_digest,
@@ -263,7 +264,7 @@ impl<'a> Counted<'a> {
             ip: self.ip,
             address: self.address,
             user: self.user.map(User::into_owned),
-            is_second_factor: self.is_second_factor,
+            scope: self.scope,
             is_shadowed: self.is_shadowed,
             user_digest: self.user_digest,
             address_digest: self.address_digest,
@@ -279,15 +280,14 @@ impl<'a> Counted<'a> {
         policy: &'s Policy,
         slots: &mut Slots<'s>,
     ) -> usize {
-        let applying = policy.scoped(self.scope());
+        let applying = policy.scoped(self.scope);
         for i in &applying.mains_first {
-            slots.push(self.slot(policy, *i));
+            self.push_slot(policy, *i, slots);
         }
         applying.mains
     }
 
-    /// Adds the counters of this caller under the chosen ones of the rules that apply. They are pushed
-    /// in place because they are large to move.
+    /// Adds the counters of this caller under the chosen ones of the rules that apply.
     #[inline]
     pub(crate) fn push_slots<'s>(
         &'s self,
@@ -295,16 +295,16 @@ impl<'a> Counted<'a> {
         chosen: impl Fn(&Rule) -> bool,
         slots: &mut Slots<'s>,
     ) {
-        for i in &policy.scoped(self.scope()).in_order {
+        for i in &policy.scoped(self.scope).in_order {
             if chosen(&policy.rules()[*i]) {
-                slots.push(self.slot(policy, *i));
+                self.push_slot(policy, *i, slots);
             }
         }
     }
 
-    /// The counter of this caller under the rule at this position, which applies.
+    /// Adds the counter of this caller under the rule at this position, which applies.
     #[inline(always)] // a slot is large to move
-    fn slot<'s>(&'s self, policy: &'s Policy, position: usize) -> Slot<'s> {
+    fn push_slot<'s>(&'s self, policy: &'s Policy, position: usize, slots: &mut Slots<'s>) {
         let rule = &policy.rules()[position];
         let (user, mut digest) = (self.user.as_ref(), rule.digest());
         let subject = match rule.subject() {
@@ -331,14 +331,15 @@ impl<'a> Counted<'a> {
             fingerprint: digest.finish(place),
         };
         debug_assert_eq!(key, Key::new(address, key.kind, subject));
-        let mut slot = Slot::new(key, rule.limit()).with_shadow(rule.is_shadow());
-        if rule.counts_by_user() {
-            slot.spelling = user.and_then(User::spelling);
-        }
+        let user = user.filter(|_| rule.counts_by_user());
+        slots.push(Slot {
+            spelling: user.and_then(User::spelling),
+            shadow: rule.is_shadow(),
+            ..Slot::new(key, rule.limit())
+        });
         if rule.exempts_known_addresses() {
-            slot.unless_known = self.known(policy);
+            self.exempt_known(policy, slots);
         }
-        slot
     }
 
     /// The subject of the rule at this position, which counts by values.
@@ -351,17 +352,31 @@ impl<'a> Counted<'a> {
     }
 
     /// The network of this many bits around the address.
+    #[inline(never)]
     fn network(&self, bits: u8, digest: &mut Digest) -> (Option<Address>, Option<Place>) {
         let network = self.address.widened(bits);
         *digest = digest.and(Digest::of_address(Some(network)));
         (Some(network), Some(Place::of(network)))
     }
 
-    /// The address, as one that a rule exempts if it is known.
+    /// Exempts the address from the last counter, if it is known.
     #[cold]
-    fn known(&self, policy: &Policy) -> Option<KnownAddress<'static>> {
+    #[inline(never)]
+    fn exempt_known(&self, policy: &Policy, slots: &mut Slots<'_>) {
         let keep = policy.known_addresses().unwrap_or_default();
-        Some(KnownAddress::new(KNOWN_ADDRESSES, self.address, keep))
+        if let Some(slot) = slots.last_mut() {
+            slot.unless_known = Some(KnownAddress::new(KNOWN_ADDRESSES, self.address, keep));
+        }
+    }
+}
+
+/// What is known of the user.
+#[inline]
+fn naming(user: Option<&User<'_>>) -> Naming {
+    match user {
+        None => Naming::None,
+        Some(user) if user.name.is_empty() => Naming::Nameless,
+        Some(_) => Naming::Named,
     }
 }
 

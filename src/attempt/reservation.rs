@@ -149,6 +149,7 @@ impl Reservation {
         self.rare()?.allowed.as_ref()
     }
 
+    #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
         self.access().is_some()
     }
@@ -162,6 +163,7 @@ impl Reservation {
     }
 
     /// Whether it has the token of an attempt further out.
+    #[inline]
     pub(crate) fn is_within(&self) -> bool {
         self.outer().is_some()
     }
@@ -178,18 +180,15 @@ impl Reservation {
         &self.report
     }
 
-    /// What rules in shadow would have refused, but for those that an attempt further out has found too.
+    /// Whether a rule in shadow would have refused the attempt.
     #[inline]
-    pub(crate) fn shadowed(&self) -> Vec<Refusal> {
-        if self.report.has_shadowed() && !self.is_withdrawn() {
-            self.own_shadowed()
-        } else {
-            Vec::new()
-        }
+    pub(crate) fn is_shadowed(&self) -> bool {
+        self.report.has_shadowed() && !self.is_withdrawn()
     }
 
+    /// What rules in shadow would have refused, but for those that an attempt further out has found too.
     #[cold]
-    fn own_shadowed(&self) -> Vec<Refusal> {
+    pub(crate) fn shadowed(&self) -> Vec<Refusal> {
         let policy = self.report.policy();
         let mut own = Slots::new();
         self.caller.push_slots(policy, |_| true, &mut own);
@@ -219,6 +218,7 @@ impl Reservation {
     }
 
     /// Whether the attempt counts as the user without a name.
+    #[inline]
     pub(crate) fn is_nameless(&self) -> bool {
         (self.caller.user.as_ref()).is_some_and(|user| user.name.is_empty())
     }
@@ -253,12 +253,14 @@ impl Reservation {
         *others = Some(inner);
     }
 
+    #[inline]
     fn others(&self) -> impl Iterator<Item = &Within> {
         let first = self.rare().and_then(|rare| rare.others.as_deref());
         std::iter::successors(first, |other| other.next.as_deref())
     }
 
     /// The attempt further out.
+    #[inline]
     fn outer(&self) -> Option<&Within> {
         self.others().find(|other| other.is_outer)
     }
@@ -443,7 +445,7 @@ impl Reservation {
 
     /// Ends the attempt. Must be called once. If `is_reported`, an attempt of the same request has
     /// reported the outcome to observers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_outcome(&self, outcome: Outcome, is_reported: bool) -> StoreFuture<()> {
         let is_withdrawn = self.is_withdrawn();
         (self.limiter).note_settled(self, outcome, is_reported || is_withdrawn);

@@ -111,9 +111,11 @@ fn only_header<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a s
             "the header that names the user is there twice",
         ));
     }
-    str::from_utf8(value.as_bytes())
+    // Nearly every name is ASCII, which is the shorter way.
+    (value.to_str().ok())
+        .or_else(|| str::from_utf8(value.as_bytes()).ok())
         .map(Some)
-        .map_err(|_| ExtractError::bad_request("the header that names the user can't be read"))
+        .ok_or_else(|| ExtractError::bad_request("the header that names the user can't be read"))
 }
 
 /// The user in a field of the URL's query that may occur once.

@@ -329,7 +329,7 @@ impl Config {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn user_found(
         self: &Arc<Self>,
         in_force: &InForce,
@@ -357,7 +357,7 @@ impl Config {
         self.reserve(in_force, caller, parts)
     }
 
-    #[inline]
+    #[inline(always)] // a caller is large to move
     fn reserve(
         self: &Arc<Self>,
         in_force: &InForce,

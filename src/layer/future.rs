@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Request, Response, request::Parts, response};
 use pin_project_lite::pin_project;
 
 use super::{
@@ -46,7 +46,7 @@ pin_project! {
         /// The handler runs.
         Running { #[pin] response: S::Future, guard: Guard },
         /// The outcome is being written.
-        Settling { settling: Settling, response: Result<Response<S::ResponseBody>, S::Error> },
+        Settling { settling: Settling, response: Result<Divided<S::ResponseBody>, S::Error> },
         /// The request was denied.
         Denied { response: Response<Bytes> },
         /// The request is not counted.
@@ -133,23 +133,25 @@ where
                 }
                 StateProjection::Running { response, guard } => {
                     guard.set_handler_started(true);
-                    let response = ready!(response.poll(cx));
-                    match guard.finish(response) {
-                        (Finished::Settled, response) => {
+                    let mut response = ready!(response.poll(cx)).map(Response::into_parts);
+                    let head = response.as_mut().ok().map(|(head, _)| head);
+                    match guard.finish(head) {
+                        Finished::Settled => {
                             state.set(State::Done);
                             return Poll::Ready(wrap(response));
                         }
-                        (Finished::Settling(settling), response) => {
+                        Finished::Settling(settling) => {
                             state.set(State::Settling { settling, response });
                         }
-                        (Finished::AwaitsTrailers, response) => {
+                        Finished::AwaitsTrailers => {
                             let StateReplacement::Running { guard, .. } =
                                 state.as_mut().project_replace(State::Done)
                             else {
                                 unreachable!("the state was `Running`");
                             };
-                            let guarded = |body| ResponseBody::guarded(body, guard);
-                            return Poll::Ready(response.map(|response| response.map(guarded)));
+                            return Poll::Ready(response.map(|(head, body)| {
+                                Response::from_parts(head, ResponseBody::guarded(body, guard))
+                            }));
                         }
                     }
                 }
@@ -173,7 +175,8 @@ where
                     return Poll::Ready(Ok(response.map(ResponseBody::denial)));
                 }
                 StateProjection::Uncounted { response } => {
-                    return Poll::Ready(wrap(ready!(response.poll(cx))));
+                    let response = ready!(response.poll(cx));
+                    return Poll::Ready(wrap(response.map(Response::into_parts)));
                 }
                 StateProjection::Done => panic!("`ResponseFuture` polled after completion"),
             }
@@ -181,27 +184,27 @@ where
     }
 }
 
+/// The head of a response, and its body.
+type Divided<R> = (response::Parts, R);
+
 #[inline]
-fn wrap<R, E>(response: Result<Response<R>, E>) -> Result<Response<ResponseBody<R>>, E> {
-    #[cfg(feature = "axum")]
-    let response = response.map(|mut response| {
-        if let Some(replacement) = response.extensions_mut().remove() {
-            return replace(response, replacement);
+#[cfg_attr(not(feature = "axum"), expect(unused_mut))]
+fn wrap<R, E>(response: Result<Divided<R>, E>) -> Result<Response<ResponseBody<R>>, E> {
+    response.map(|(mut head, body)| {
+        #[cfg(feature = "axum")]
+        if let Some(replacement) = head.extensions.remove() {
+            return replace(head, replacement);
         }
-        response.map(ResponseBody::inner)
-    });
-    #[cfg(not(feature = "axum"))]
-    let response = response.map(|response| response.map(ResponseBody::inner));
-    response
+        Response::from_parts(head, ResponseBody::inner(body))
+    })
 }
 
 /// What the layer sends in place of a denial that the handler returned.
 #[cfg(feature = "axum")]
 #[cold]
-fn replace<R>(mut response: Response<R>, replacement: Replacement) -> Response<ResponseBody<R>> {
+fn replace<R>(head: response::Parts, replacement: Replacement) -> Response<ResponseBody<R>> {
     let mut replacement = *replacement.0;
-    let own = std::mem::take(response.extensions_mut());
-    replacement.extensions_mut().extend(own);
+    replacement.extensions_mut().extend(head.extensions);
     replacement.map(ResponseBody::denial)
 }
 

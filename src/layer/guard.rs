@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use http::{HeaderMap, Method, Response, StatusCode, response::Parts};
+use http::{HeaderMap, Method, StatusCode, response::Parts};
 
 use super::{
     Classifier, LoginAttempt,
@@ -93,35 +93,26 @@ impl Guard {
         };
     }
 
-    /// Settles the attempt by the inner service's response, and adds to the response what the layer is
-    /// configured to add.
-    #[inline]
-    pub(super) fn finish<R, E>(
-        &mut self,
-        response: Result<Response<R>, E>,
-    ) -> (Finished, Result<Response<R>, E>) {
-        let (outcome, response) = match response {
-            Ok(response) => {
-                let (mut parts, body) = response.into_parts();
-                let outcome = self.outcome(&parts);
-                self.annotate(outcome.unwrap_or(Outcome::Failure), &mut parts);
+    /// Settles the attempt by the head of the inner service's response, if it is not an error, and adds to the head what
+    /// the layer is configured to add.
+    pub(super) fn finish(&mut self, response: Option<&mut Parts>) -> Finished {
+        let outcome = match response {
+            Some(response) => {
+                let outcome = self.outcome(response);
+                self.annotate(outcome.unwrap_or(Outcome::Failure), response);
                 #[cfg(feature = "axum")]
-                self.attempt.render_denial(&mut parts);
-                let response = Ok(Response::from_parts(parts, body));
+                self.attempt.render_denial(response);
                 let Some(outcome) = outcome else {
-                    return (Finished::AwaitsTrailers, response);
+                    return Finished::AwaitsTrailers;
                 };
-                (outcome, response)
+                outcome
             }
             // The service failed, not the client.
-            Err(error) => {
-                let outcome = self.attempt.recorded();
-                (outcome.unwrap_or(Outcome::NotAnAttempt), Err(error))
-            }
+            None => (self.attempt.recorded()).unwrap_or(Outcome::NotAnAttempt),
         };
         match self.settle(outcome) {
-            None => (Finished::Settled, response),
-            Some(settling) => (Finished::Settling(settling), response),
+            None => Finished::Settled,
+            Some(settling) => Finished::Settling(settling),
         }
     }
 

@@ -160,8 +160,23 @@ impl LoginLimiter {
     }
 
     /// The standings of an attempt that the store has admitted, in `count` counters.
-    #[inline]
+    #[inline(always)] // standings are large to move
     fn reserved(
+        &self,
+        policy: &Policy,
+        token: Token,
+        caller: &Counted<'_>,
+        standings: Result<Standings, StoreError>,
+        count: usize,
+    ) -> Result<Standings, ReserveError> {
+        match standings {
+            Ok(standings) if standings.len() == count && standings.admitted() => Ok(standings),
+            other => self.rejected(policy, token, caller, other, count),
+        }
+    }
+
+    #[inline(never)]
+    fn rejected(
         &self,
         policy: &Policy,
         token: Token,

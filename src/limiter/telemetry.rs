@@ -252,8 +252,10 @@ impl LoginLimiter {
         if !attempt.is_within() {
             self.metrics().no_longer_in_flight();
         }
-        for refusal in attempt.shadowed() {
-            self.note_refusal(attempt.caller(), &refusal, true);
+        if attempt.is_shadowed() {
+            for refusal in attempt.shadowed() {
+                self.note_refusal(attempt.caller(), &refusal, true);
+            }
         }
         if is_reported {
             return;
@@ -263,7 +265,7 @@ impl LoginLimiter {
             let caller = attempt.caller();
             let what = What::Settled {
                 outcome,
-                second_factor: caller.is_second_factor,
+                second_factor: caller.scope().is_second_factor,
             };
             let user = caller.user.as_ref();
             let typed = attempt.user().or(user.map(User::typed));

@@ -32,10 +32,10 @@ use crate::{Reason, Refusal};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
 
-/// Cloned for each response, which is cheaper than inserting one header after the other. Has capacity for more
-/// than its headers, or replacing the value of `Retry-After` would make the clone grow.
+/// Cloned for each response, which is cheaper than inserting one header after the other. The value of `Retry-After` is
+/// then replaced.
 static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
-    let mut headers = HeaderMap::with_capacity(6);
+    let mut headers = HeaderMap::new();
     headers.insert(
         CONTENT_TYPE,
         HeaderValue::from_static("application/problem+json"),
@@ -47,8 +47,7 @@ static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
 
 /// The same for a response that was chosen by what the client accepts.
 static NEGOTIATED: LazyLock<HeaderMap> = LazyLock::new(|| {
-    let mut headers = HeaderMap::with_capacity(6);
-    headers.extend(HEADERS.clone());
+    let mut headers = HEADERS.clone();
     vary_by_accept(&mut headers);
     headers
 });
@@ -83,10 +82,10 @@ fn render(denial: &Denial, constant: &HeaderMap) -> Response<Bytes> {
     *response.status_mut() = denial.status();
     let headers = response.headers_mut();
     headers.clone_from(constant);
-    match retry_after {
-        Some(seconds) => headers.insert(RETRY_AFTER, seconds),
-        None => headers.remove(RETRY_AFTER),
-    };
+    match (retry_after, headers.get_mut(RETRY_AFTER)) {
+        (Some(seconds), Some(value)) => *value = seconds,
+        _ => drop(headers.remove(RETRY_AFTER)),
+    }
     response
 }
 
@@ -205,6 +204,12 @@ impl Buffer {
     }
 
     fn number(&mut self, number: u64) -> &mut Self {
+        // Most have one digit.
+        if let (0..=9, Some(free)) = (number, self.bytes.get_mut(self.len)) {
+            *free = b'0' + number as u8;
+            self.len += 1;
+            return self;
+        }
         self.text(itoa::Buffer::new().format(number))
     }
 

@@ -1,8 +1,12 @@
 use std::{borrow::Cow, error::Error, fmt, sync::Arc};
 
 /// The store could not decide. That is neither an admission nor a refusal.
-#[derive(Clone, Debug)]
-pub struct StoreError {
+#[derive(Clone)]
+pub struct StoreError(Box<Inner>);
+
+// In one allocation, since results are moved with every attempt, and hardly any is an error.
+#[derive(Clone)]
+struct Inner {
     kind: StoreErrorKind,
     message: Cow<'static, str>,
     source: Option<Arc<dyn Error + Send + Sync>>,
@@ -31,34 +35,44 @@ pub enum StoreErrorKind {
 impl StoreError {
     /// An error of this kind; the message describes what happened.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
+        Self(Box::new(Inner {
             kind,
             message: message.into(),
             source: None,
-        }
+        }))
     }
 
     /// The same error with its cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
+        self.0.source = Some(Arc::new(source));
         self
     }
 
     /// Why the store could not decide.
     pub const fn kind(&self) -> StoreErrorKind {
-        self.kind
+        self.0.kind
+    }
+}
+
+impl fmt::Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreError")
+            .field("kind", &self.0.kind)
+            .field("message", &self.0.message)
+            .field("source", &self.0.source)
+            .finish()
     }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| &**source as _)
+        self.0.source.as_ref().map(|source| &**source as _)
     }
 }

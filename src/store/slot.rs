@@ -56,6 +56,13 @@ impl<'a> Slot<'a> {
         self
     }
 
+    /// Whether both name one counter.
+    #[cfg(feature = "memory")]
+    #[inline]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.key.fingerprint.id == other.key.fingerprint.id
+    }
+
     /// How the counter stands, as one that is in shadow if it is.
     #[cfg(feature = "memory")]
     #[inline]
@@ -160,6 +167,7 @@ pub struct Standings(SmallVec<[Standing; 2]>);
 
 impl Standings {
     /// Whether none of them refuses.
+    #[inline]
     pub fn admitted(&self) -> bool {
         !self.iter().any(Standing::refuses)
     }
@@ -212,6 +220,7 @@ impl Standings {
 impl Deref for Standings {
     type Target = [Standing];
 
+    #[inline]
     fn deref(&self) -> &Self::Target {
         &self.0
     }

@@ -103,7 +103,7 @@ impl Engine {
     /// operator did.
     pub(super) fn forgive(&self, who: &Who<'_>) -> Option<()> {
         let mut caller = self.caller(who);
-        caller.is_second_factor = false;
+        caller.scope.is_second_factor = false;
         let mut slots = Slots::new();
         let mains = caller.push_mains_and_others(&self.policy, &mut slots);
         let forgiven = Settlement::Forgiven { mains };

@@ -367,6 +367,7 @@ impl LoginAttempt {
     }
 
     #[cfg(feature = "axum")]
+    #[inline]
     fn head(&self) -> MutexGuard<'_, Option<Box<http::request::Parts>>> {
         let head = self.shared.head.lock();
         head.unwrap_or_else(PoisonError::into_inner)
@@ -482,8 +483,8 @@ impl LoginAttempt {
                 if outcome == Outcome::MfaPending {
                     self.note_second_factor();
                 }
-                for refusal in attempt.shadowed() {
-                    events::shadowed(&refusal, &self.config().notices.samples);
+                if attempt.is_shadowed() {
+                    self.note_shadowed(attempt);
                 }
                 let is_reported = self.shared.is_reported.load(Ordering::Relaxed);
                 attempt.write_outcome(outcome, is_reported)
@@ -502,6 +503,14 @@ impl LoginAttempt {
         let config = self.config();
         if !config.limiter.guards_second_factor() {
             events::no_second_factor(&config.notices.no_second_factor);
+        }
+    }
+
+    /// Logs what rules in shadow would have refused.
+    #[cold]
+    fn note_shadowed(&self, attempt: &Reservation) {
+        for refusal in attempt.shadowed() {
+            events::shadowed(&refusal, &self.config().notices.samples);
         }
     }
 

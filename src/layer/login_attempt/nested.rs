@@ -24,6 +24,7 @@ impl LoginAttempt {
     }
 
     /// The attempt of a layer further out.
+    #[inline]
     pub(super) fn outer(&self) -> Option<&Self> {
         self.shared.outer.get()
     }

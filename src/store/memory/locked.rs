@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Address, KnownAddresses, Limit, Token,
-    algorithm::{Counter, Millis, Standing, State, counter::Effect},
+    algorithm::{Algorithm, Counter, Millis, Standing, State, counter::Effect},
     clock::to_millis,
     store::{Key, Settled, Slot, Standings},
 };
@@ -50,10 +50,14 @@ pub(super) struct Shards<'a> {
 impl Shards<'_> {
     #[inline]
     fn of(&self, key: &Key<'_>) -> &Shard {
-        let is_here = |(number, _): &&(u8, _)| *number == key.fingerprint.place.shard;
-        let first = Some(&self.first).filter(is_here);
-        let found = first.or_else(|| self.others.iter().find(is_here));
-        &found.unwrap_or(&self.first).1
+        let is_here = |(number, _): &(u8, _)| *number == key.fingerprint.place.shard;
+        if !is_here(&self.first)
+            && let Some(other) = self.others.iter().find(|other| is_here(other))
+        {
+            return &other.1;
+        }
+        debug_assert!(is_here(&self.first), "a shard that is not held");
+        &self.first.1
     }
 
     #[inline]
@@ -88,15 +92,44 @@ impl Locked<'_> {
         standings: &mut Standings,
     ) -> Option<()> {
         self.prepare(slots.len());
+        let mut new = 0;
+        let is_sparse = slots.iter().enumerate().all(|(i, slot)| {
+            let counter = self.counter(slot);
+            if counter.is_none_or(Entry::is_vacant) {
+                new += usize::from(!slots[..i].iter().any(|other| other.is_same(slot)));
+            }
+            slot.limit.algorithm == Algorithm::SlidingWindow
+                && slot.unless_known.is_none()
+                && counter.is_none_or(|counter| counter.value.is_sparse(slot.limit))
+        });
+        if !is_sparse {
+            return self.reserve_judged(token, lease, slots, standings);
+        }
+        // All of them admit, whatever is in them: they need not be judged ahead.
+        let network = network(slots);
+        if !self.room.take(network, new) {
+            return None;
+        }
+        for slot in slots {
+            standings.push(self.admit(token, lease, slot, network));
+        }
+        Some(())
+    }
+
+    /// As [`reserve`](Self::reserve), for any counters.
+    #[inline(never)]
+    fn reserve_judged(
+        &mut self,
+        token: Token,
+        lease: Millis,
+        slots: &[Slot<'_>],
+        standings: &mut Standings,
+    ) -> Option<()> {
         let now = self.now;
         let (mut is_refused, mut is_shadowed) = (false, false);
         let (mut is_stale, mut new) = (false, 0);
-        let mut positions = SmallVec::<[_; 8]>::new();
         for slot in slots {
-            let counters = &self.shards.of(&slot.key).counters;
-            let position = counters.find(slot.key.fingerprint.id);
-            positions.push(position);
-            let counter = position.map(|position| counters.at(position));
+            let counter = self.counter(slot);
             let mut standing = self.standing(slot, counter);
             if let Some(counter) = counter
                 && !counter.is_vacant()
@@ -129,13 +162,9 @@ impl Locked<'_> {
             standings.clear();
             return None;
         }
-        for (i, standing) in standings.as_mut().iter_mut().enumerate() {
+        for (slot, standing) in slots.iter().zip(standings.as_mut()) {
             if standing.counts() {
-                let slot = &slots[i];
-                let spelling = slot.reserved_spelling();
-                *standing = self.write(slot, positions[i], network, |counter| {
-                    counter.admit(slot.limit, token, spelling, lease, now)
-                });
+                *standing = self.admit(token, lease, slot, network);
             }
         }
         if is_shadowed && is_stale {
@@ -144,6 +173,15 @@ impl Locked<'_> {
             });
         }
         Some(())
+    }
+
+    /// Adds an attempt to the counter of a slot.
+    #[inline]
+    fn admit(&mut self, token: Token, lease: Millis, slot: &Slot<'_>, network: u16) -> Standing {
+        let (now, spelling) = (self.now, slot.reserved_spelling());
+        self.write(slot, network, |counter| {
+            counter.admit(slot.limit, token, spelling, lease, now)
+        })
     }
 
     /// Writes an attempt that another store admitted, whose counters then stood like `standings`. If those
@@ -166,7 +204,7 @@ impl Locked<'_> {
         let by = by.saturating_sub(1);
         for (slot, standing) in counting(slots, standings) {
             let there = standing.usage;
-            self.write(slot, None, network(slots), |counter| {
+            self.write(slot, network(slots), |counter| {
                 if counter.standing(slot.limit, now).usage >= there {
                     let (failed, later) = counter.split(by);
                     let failed: Vec<_> = failed.iter().map(|entry| entry.token()).collect();
@@ -203,7 +241,7 @@ impl Locked<'_> {
         for (i, slot) in slots.iter().enumerate() {
             if standings[i].state != State::Exempt {
                 let (at, spelling) = (now.saturating_sub(ago), slot.spelling_hash());
-                let effect = self.write(slot, None, network(slots), |counter| {
+                let effect = self.write(slot, network(slots), |counter| {
                     counter.record(slot.limit, token, spelling, at, now)
                 });
                 note(&mut settled, i, effect);
@@ -253,7 +291,7 @@ impl Locked<'_> {
     }
 
     /// How the counter of a slot stands.
-    #[inline]
+    #[inline(always)]
     fn standing(&self, slot: &Slot<'_>, counter: Option<&Entry<Counter>>) -> Standing {
         let mut standing = match counter {
             Some(counter) => counter.value.standing(slot.limit, self.now),
@@ -301,6 +339,7 @@ impl Locked<'_> {
 
     /// Cleans up the first `mains` slots of failures with the same spelling, or with every one, and takes what
     /// left them out of all.
+    #[inline(always)]
     pub(super) fn clean_up(
         &mut self,
         own: &[Token],
@@ -310,6 +349,23 @@ impl Locked<'_> {
         every_spelling: bool,
     ) -> Settled {
         let mains = mains.min(slots.len());
+        // Nearly every success has no failure to clean up.
+        let holds_only_own = |counter: &Entry<Counter>| counter.value.holds_only(own);
+        if (slots[..mains].iter()).all(|slot| self.counter(slot).is_none_or(holds_only_own)) {
+            return self.cancel(own, slots);
+        }
+        self.clean_up_failures(own, slots, mains, ago, every_spelling)
+    }
+
+    #[inline(never)]
+    fn clean_up_failures(
+        &mut self,
+        own: &[Token],
+        slots: &[Slot<'_>],
+        mains: usize,
+        ago: Millis,
+        every_spelling: bool,
+    ) -> Settled {
         let mut tokens: SmallVec<[_; 8]> = own.iter().copied().collect();
         let mut cleaned = self.take_out(&slots[..mains], |slot, counter, now| {
             let upto = now.saturating_sub(ago);
@@ -380,19 +436,17 @@ impl Locked<'_> {
         shard.counters.get(slot.key.fingerprint.id)
     }
 
-    /// Writes to the counter of a slot, which is created for this network if there is none. There is room for it. Its
-    /// position may have been found before.
+    /// Writes to the counter of a slot, which is created for this network if there is none. There is room for it.
     #[inline]
     fn write<T>(
         &mut self,
         slot: &Slot<'_>,
-        position: Option<usize>,
         network: u16,
         write: impl FnOnce(&mut Counter) -> T,
     ) -> T {
         let now = self.now;
         let counters = &mut self.shards.of_mut(&slot.key).counters;
-        let counter = counters.get_or_insert(slot.key.fingerprint.id, position);
+        let counter = counters.get_or_insert(slot.key.fingerprint.id);
         if counter.is_vacant() {
             counter.set_network(network);
         }
@@ -433,9 +487,8 @@ fn counting<'s, 'a>(
 /// Whether an attempt counts in this slot, and in none of the same counter before it.
 #[inline]
 fn is_first(slot: &Slot<'_>, standing: &Standing, slots: &[Slot<'_>], before: &[Standing]) -> bool {
-    let is_same = |other: &Slot<'_>| other.key.fingerprint == slot.key.fingerprint;
     let mut before = slots.iter().zip(before);
-    standing.counts() && !before.any(|(other, standing)| is_same(other) && standing.counts())
+    standing.counts() && !before.any(|(other, standing)| slot.is_same(other) && standing.counts())
 }
 
 /// Whether a counter will be kept for as long as it refuses, and not for ever if that ends. Where blocks
@@ -455,7 +508,7 @@ fn is_kept(standing: &Standing, limit: &Limit, counter: &Entry<Counter>, now: Mi
 }
 
 /// Sets when a counter expires that was changed; an empty one becomes vacant.
-#[inline]
+#[inline(always)]
 pub(super) fn set_expiry(counter: &mut Entry<Counter>, limit: &Limit, now: Millis) {
     counter.set_expires(if counter.value.is_empty() {
         0

@@ -135,7 +135,7 @@ impl MemoryStore {
 
     /// Locks the counters of these slots. The time is read under the locks, so that time and decisions have
     /// the same order.
-    #[inline]
+    #[inline(always)] // what is locked is large to move
     fn lock(&self, slots: &[Slot<'_>]) -> Locked<'_> {
         let first = slots
             .first()
@@ -225,7 +225,7 @@ impl MemoryStore {
             if is_new && !self.room.take(network, 1) {
                 return None;
             }
-            let entry = shard.known.get_or_insert(id, None);
+            let entry = shard.known.get_or_insert(id);
             if is_new {
                 entry.set_network(network);
             }

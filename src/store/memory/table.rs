@@ -64,9 +64,9 @@ pub(super) struct Table<V> {
 }
 
 impl<V: Default> Table<V> {
-    /// The position of the entry with this id. Entries keep theirs until the table is prepared for new ones.
+    /// The position of the entry with this id.
     #[inline]
-    pub(super) fn find(&self, id: u64) -> Option<usize> {
+    fn find(&self, id: u64) -> Option<usize> {
         let mask = self.index.len().wrapping_sub(1);
         let mut at = id as usize;
         loop {
@@ -90,7 +90,7 @@ impl<V: Default> Table<V> {
 
     #[inline]
     pub(super) fn get(&self, id: u64) -> Option<&Entry<V>> {
-        self.find(id).map(|position| self.at(position))
+        self.find(id).map(|position| &self.entries[position])
     }
 
     #[inline]
@@ -109,20 +109,11 @@ impl<V: Default> Table<V> {
         }
     }
 
-    /// The entry with this id, whose position may have been found before, or a new, vacant one, for which the table is
-    /// prepared.
+    /// The entry with this id, or a new, vacant one, for which the table is prepared.
     #[inline]
-    pub(super) fn get_or_insert(&mut self, id: u64, found: Option<usize>) -> &mut Entry<V> {
-        let find = || self.find(id);
-        let position = found.or_else(find).unwrap_or_else(|| self.insert(id));
-        debug_assert_eq!(self.entries[position].id, id);
+    pub(super) fn get_or_insert(&mut self, id: u64) -> &mut Entry<V> {
+        let position = self.find(id).unwrap_or_else(|| self.insert(id));
         &mut self.entries[position]
-    }
-
-    /// The entry at a position that was found.
-    #[inline]
-    pub(super) fn at(&self, position: usize) -> &Entry<V> {
-        &self.entries[position]
     }
 
     fn insert(&mut self, id: u64) -> usize {

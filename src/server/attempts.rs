@@ -16,6 +16,7 @@ use super::{
     openapi::{DoneProblem, Problems},
     outcomes::Proof,
     problem::Problem,
+    second_factor::SecondFactor,
 };
 use crate::{
     Attempt, Outcome, Part, Policy, Report, ReserveError, Token,
@@ -175,6 +176,7 @@ impl super::Inner {
         request: &AttemptRequest,
     ) -> Result<Decision, Problem> {
         request.validate()?;
+        SecondFactor::reserved(&self.limiter, request.second_factor);
         let Some(key) = key else {
             let now = self.clock.now();
             return self.reserve_with(Token::new(), None, request, now).await;
@@ -343,6 +345,7 @@ impl super::Inner {
         if let Some(key) = in_flight.key {
             self.keys.settled(key, now, self.lease());
         }
+        (self.second_factor).settled(&self.limiter, &in_flight, outcome);
         Ok((in_flight, refused))
     }
 

@@ -5,8 +5,8 @@ use crate::insight::WrongBlockTable;
 
 impl Admin {
     /// Blocks by rule and day, and how many were probably wrong, as far as this process has seen: empty unless the
-    /// limiter [keeps it](crate::LoginLimiter::with_insight). In a fleet, an [`Insight`](crate::insight::Insight) that
-    /// reads the stream of events has seen all.
+    /// limiter [keeps it](crate::LoginLimiter::with_insight). In a [fleet](crate::insight::Insight#in-a-fleet) that shares
+    /// its events, those of all processes.
     pub fn wrong_blocks(&self) -> WrongBlockTable {
         let insight = self.limiter.insight();
         insight

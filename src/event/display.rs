@@ -110,10 +110,36 @@ impl UserHasher {
     /// The text of a user in normal form, as in events: to find the events of a certain user.
     #[must_use]
     pub fn hash(&self, identified: &str) -> String {
-        let hash = blake3::keyed_hash(&self.0, identified.as_bytes());
-        let mut text = hash.to_hex().to_string();
-        text.truncate(16);
-        format!("hash:{text}")
+        Self::text(self.id(identified))
+    }
+
+    /// The hash as a number: of a user, or of anything else that processes with the secret name alike.
+    pub(crate) fn id(&self, text: &str) -> u64 {
+        let hash = blake3::keyed_hash(&self.0, text.as_bytes());
+        let (id, _) = hash
+            .as_bytes()
+            .split_first_chunk()
+            .unwrap_or((&[0; 8], &[]));
+        u64::from_be_bytes(*id)
+    }
+
+    /// The text of a hash.
+    pub(crate) fn text(id: u64) -> String {
+        format!("hash:{id:016x}")
+    }
+
+    /// The hash in a text.
+    pub(crate) fn parse(text: &str) -> Option<u64> {
+        let digits = text.strip_prefix("hash:")?;
+        let is_hash = digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let id = is_hash.then(|| u64::from_str_radix(digits, 16));
+        id?.ok()
+    }
+
+    /// A key for another purpose, for those who have this one.
+    #[cfg(all(feature = "redis", feature = "serde", feature = "sealed"))]
+    pub(super) fn derive(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, &*self.0)
     }
 }
 

@@ -75,8 +75,10 @@ impl Feed {
         }))
     }
 
-    /// Keeps this insight up to date too: for a feed that follows the stream of a fleet, where no single limiter sees
-    /// all events. To be called before the feed is used.
+    /// Keeps this insight up to date too: for a feed that follows the stream of a [fleet](Insight#in-a-fleet), where no
+    /// single limiter sees all events. To be called before the feed is used.
+    ///
+    /// Without a limiter of its own, what it finds is shown by this feed and written nowhere.
     #[must_use]
     pub fn with_insight(self, insight: Insight) -> Self {
         let (capacity, kept) = (self.0.capacity, self.lock().clone());
@@ -127,42 +129,16 @@ impl Feed {
     /// Takes notice of what a stream contains and of what is added to it, until the task is aborted. While Redis
     /// can't be read it tries again. To be called within a Tokio runtime.
     #[cfg(all(feature = "redis", feature = "serde"))]
-    pub fn follow(&self, mut reader: super::EventReader) -> tokio::task::JoinHandle<()> {
-        let feed = self.clone();
-        tokio::spawn(async move {
-            let mut is_reported = false;
-            loop {
-                match reader.follow(1_000).await {
-                    Ok(events) => {
-                        is_reported = false;
-                        events.iter().for_each(|event| feed.observe(event));
-                    }
-                    Err(error) => {
-                        if !is_reported {
-                            crate::events::unreadable_stream(&error);
-                        }
-                        is_reported = true;
-                        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                    }
-                }
-            }
-        })
+    pub fn follow(&self, reader: super::EventReader) -> tokio::task::JoinHandle<()> {
+        super::follower::follow(self.clone(), reader)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Counts may lack the event that panicked.
-        (self.0.kept.lock()).unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Observe for Feed {
-    fn observe(&self, event: &Event) {
-        let event = Arc::new(event.clone());
-        // A process whose clock is ahead must not make the present look like the past.
-        let is_counted = event.at <= SystemClock.now().saturating_add(CLOCK_SKEW);
+    /// Shows an event to those who look at the feed.
+    pub(super) fn show(&self, event: Event) {
+        let event = Arc::new(event);
         {
             let mut kept = self.lock();
-            if is_counted {
+            if is_past(&event) {
                 kept.activity.record(&event);
             }
             if kept.events.len() == self.0.capacity {
@@ -171,13 +147,30 @@ impl Observe for Feed {
             kept.events.push_back(Arc::clone(&event));
             kept.added += 1;
         }
-        // What is found is an event of the process that finds it, so it is shown here and written nowhere.
-        let insight = self.0.insight.as_ref().filter(|_| is_counted);
-        let found = insight.map(|insight| insight.record(&event));
         // Without receivers it fails, which makes no difference.
         let _ = self.0.sender.send(event);
-        for event in found.into_iter().flatten() {
-            self.observe(&event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Counts may lack the event that panicked.
+        (self.0.kept.lock()).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an event has happened, and can be counted. A process whose clock is ahead must not make the present look like
+/// the past.
+pub(super) fn is_past(event: &Event) -> bool {
+    event.at <= SystemClock.now().saturating_add(CLOCK_SKEW)
+}
+
+impl Observe for Feed {
+    fn observe(&self, event: &Event) {
+        self.show(event.clone());
+        // What is found is an event of the process that finds it, so it is shown here and written nowhere.
+        let insight = self.0.insight.as_ref().filter(|_| is_past(event));
+        let found = insight.map(|insight| insight.record(event));
+        for found in found.into_iter().flatten() {
+            self.show(found.event);
         }
     }
 }

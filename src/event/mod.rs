@@ -22,9 +22,15 @@
 //! ```
 
 mod channel;
+#[cfg(all(feature = "redis", feature = "serde"))]
+mod claims;
 mod display;
 pub(crate) mod escape;
 mod feed;
+#[cfg(all(feature = "redis", feature = "serde"))]
+mod fleet;
+#[cfg(all(feature = "redis", feature = "serde"))]
+mod follower;
 #[cfg(feature = "serde")]
 mod json_lines;
 pub(crate) mod names;

@@ -5,10 +5,7 @@ use std::{fmt, time::Duration};
 use redis::RedisError;
 use tokio::time::sleep;
 
-use super::{
-    Event,
-    redis_stream::{FIELD, Shared},
-};
+use super::{Event, claims::Claims, fleet::Entry, redis_stream::Shared};
 use crate::{
     algorithm::Millis,
     store::{StoreError, StoreErrorKind, redis::AnyConnection},
@@ -18,7 +15,7 @@ use crate::{
 const FOLLOW: Duration = Duration::from_millis(250);
 
 /// Entries of a stream, each with its id and its fields.
-type Entries = Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>;
+type RawEntries = Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>;
 
 /// The time and the number of an entry, from its id.
 fn parse_id(id: &str) -> Option<(u64, u64)> {
@@ -91,13 +88,7 @@ impl EventReader {
     ///
     /// Redis can't be read. The reader continues where it was.
     pub async fn read(&mut self, count: usize) -> Result<Vec<Event>, StoreError> {
-        loop {
-            let (events, is_end) = self.read_some(count).await?;
-            // All entries may be unreadable, and the next ones not.
-            if !events.is_empty() || is_end {
-                return Ok(events);
-            }
-        }
+        Ok(events(self.read_entries(count).await?))
     }
 
     /// The next events, `count` at most, as soon as there are any.
@@ -106,45 +97,59 @@ impl EventReader {
     ///
     /// Redis can't be read. The reader continues where it was.
     pub async fn follow(&mut self, count: usize) -> Result<Vec<Event>, StoreError> {
+        Ok(events(self.follow_entries(count).await?))
+    }
+
+    pub(super) async fn follow_entries(&mut self, count: usize) -> Result<Vec<Entry>, StoreError> {
         loop {
-            let events = self.read(count).await?;
-            if !events.is_empty() || count == 0 {
-                return Ok(events);
+            let entries = self.read_entries(count).await?;
+            if !entries.is_empty() || count == 0 {
+                return Ok(entries);
             }
             sleep(FOLLOW).await;
         }
     }
 
-    /// Events, and whether there are no more entries.
-    async fn read_some(&mut self, count: usize) -> Result<(Vec<Event>, bool), StoreError> {
-        let mut entries = Vec::new();
+    async fn read_entries(&mut self, count: usize) -> Result<Vec<Entry>, StoreError> {
+        loop {
+            let (entries, is_end) = self.read_some(count).await?;
+            // All entries may be unreadable, and the next ones not.
+            if !entries.is_empty() || is_end {
+                return Ok(entries);
+            }
+        }
+    }
+
+    /// The next entries that can be read, and whether there are no more.
+    async fn read_some(&mut self, count: usize) -> Result<(Vec<Entry>, bool), StoreError> {
+        let mut raw = Vec::new();
         for shard in 0..self.positions.len() {
             let found = self.range(shard, count).await;
             let found = found.map_err(|error| self.shared.endpoint.explain(error))?;
-            entries.extend(found.into_iter().map(|(id, fields)| {
-                let json = fields
-                    .into_iter()
-                    .find(|(name, _)| name == FIELD.as_bytes());
-                let event = json.and_then(|(_, json)| serde_json::from_slice::<Event>(&json).ok());
-                (shard, id, event)
-            }));
+            let found = found.into_iter();
+            raw.extend(found.map(|(id, fields)| (shard, id, self.shared.entries.read(&fields))));
         }
-        let is_end = entries.is_empty();
+        let is_end = raw.is_empty();
         // Ids grow with the time, so entries of one key stay in their order.
-        entries.sort_by_key(|(_, id, _)| parse_id(id));
-        let mut events = Vec::new();
-        for (shard, id, event) in entries.into_iter().take(count) {
+        raw.sort_by_key(|(_, id, _)| parse_id(id));
+        let mut entries = Vec::new();
+        for (shard, id, entry) in raw.into_iter().take(count) {
             self.positions[shard] = id;
-            match event {
-                Some(event) => events.push(event),
+            match entry {
+                Some(entry) => entries.push(entry),
                 None => self.unreadable += 1,
             }
         }
-        Ok((events, is_end))
+        Ok((entries, is_end))
+    }
+
+    /// Agrees with the other processes that read the stream on who emits what all of them find.
+    pub(super) fn claims(&self) -> Claims {
+        Claims::new(self.shared.clone())
     }
 
     /// The entries of a key behind its position.
-    async fn range(&mut self, shard: usize, count: usize) -> Result<Entries, RedisError> {
+    async fn range(&mut self, shard: usize, count: usize) -> Result<RawEntries, RedisError> {
         let mut command = redis::cmd("XRANGE");
         let start = format!("({}", self.positions[shard]);
         command.arg(&self.shared.keys[shard]).arg(start).arg("+");
@@ -160,6 +165,10 @@ impl EventReader {
         self.connection = Some(open);
         Ok(entries)
     }
+}
+
+fn events(entries: Vec<Entry>) -> Vec<Event> {
+    entries.into_iter().map(|entry| entry.event).collect()
 }
 
 impl fmt::Debug for EventReader {

@@ -13,7 +13,9 @@ use std::{
 use redis::{Pipeline, RedisError};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Event, EventReader, Observe};
+use super::{Event, EventReader, Observe, fleet::Entries};
+#[cfg(feature = "sealed")]
+use crate::insight::Insight;
 use crate::store::{
     StoreError, StoreErrorKind,
     redis::{AnyConnection, Certificates, Endpoint},
@@ -28,8 +30,6 @@ const RETRY: Duration = Duration::from_millis(500);
 const SHARDS: usize = 4;
 /// A stream that no event is added to ends after 30 days.
 const EXPIRES_AFTER: u32 = 30 * 24 * 60 * 60;
-/// The field of an entry that has the event, in JSON.
-pub(super) const FIELD: &str = "e";
 
 /// Adds events to a capped stream in Redis, for consoles and for replays.
 ///
@@ -38,7 +38,7 @@ pub(super) const FIELD: &str = "e";
 ///
 /// The stream is at `login:events`, or at another [key](RedisStreamBuilder::with_key). On a cluster it is divided
 /// into four, `login:events:{0}` to `login:events:{3}`, which [`EventReader`] puts together. A Redis user needs
-/// `+xadd +expire +xrange` and `~login:events*`.
+/// `+xadd +expire +xrange` and `~login:events*`; with an insight `+zadd +zremrangebyscore` too.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -66,12 +66,13 @@ pub struct RedisStream {
 pub(super) struct Shared {
     pub(super) endpoint: Endpoint,
     pub(super) keys: Arc<[String]>,
+    pub(super) entries: Entries,
     max_len: usize,
 }
 
 #[derive(Default)]
 struct Writer {
-    batch: Vec<String>,
+    batch: Vec<Vec<(&'static str, Vec<u8>)>>,
     /// Of this observer alone, and made on its own thread: the app may have none, or stop its own first.
     runtime: Option<Runtime>,
     connection: Option<AnyConnection>,
@@ -121,10 +122,10 @@ impl RedisStream {
         writer.next_key = (writer.next_key + 1) % self.shared.keys.len();
         let key = &self.shared.keys[writer.next_key];
         let mut pipeline = redis::pipe();
-        for json in &writer.batch {
+        for fields in &writer.batch {
             let add = pipeline.cmd("XADD").arg(key);
             add.arg("MAXLEN").arg("~").arg(self.shared.max_len);
-            add.arg("*").arg(FIELD).arg(json).ignore();
+            add.arg("*").arg(fields).ignore();
         }
         pipeline.cmd("EXPIRE").arg(key).arg(EXPIRES_AFTER).ignore();
         pipeline
@@ -180,9 +181,9 @@ impl Writer {
 
 impl Observe for RedisStream {
     fn observe(&self, event: &Event) {
-        let json = event.to_json();
+        let fields = self.shared.entries.write(event);
         let mut writer = self.lock();
-        writer.batch.push(json);
+        writer.batch.push(fields);
         if writer.batch.len() >= BATCH {
             self.send(&mut writer);
         }
@@ -216,6 +217,7 @@ impl fmt::Debug for RedisStream {
 pub struct RedisStreamBuilder {
     key: String,
     max_len: usize,
+    entries: Entries,
     certificates: Certificates,
 }
 
@@ -224,6 +226,7 @@ impl Default for RedisStreamBuilder {
         Self {
             key: "login:events".to_owned(),
             max_len: 100_000,
+            entries: Entries::default(),
             certificates: Certificates::default(),
         }
     }
@@ -239,6 +242,18 @@ impl RedisStreamBuilder {
     /// Sets how many events are kept, about; 100,000 by default, which take some 30 megabytes.
     pub const fn with_max_len(mut self, events: usize) -> Self {
         self.max_len = events;
+        self
+    }
+
+    /// Lets the processes of a fleet [find signals and wrong blocks together](Insight#in-a-fleet). Give it the insight of
+    /// the limiter.
+    ///
+    /// Beside an event is then an id of its user, sealed by the secret of the insight's
+    /// [`UserHasher`](super::UserHasher): however users are shown, a process with the secret sees which events are about
+    /// the same user, and any other reader of the stream does not.
+    #[cfg(feature = "sealed")]
+    pub fn with_insight(mut self, insight: Insight) -> Self {
+        self.entries = Entries::of_fleet(insight);
         self
     }
 
@@ -283,6 +298,7 @@ impl RedisStreamBuilder {
         let shared = Shared {
             max_len: self.max_len.div_ceil(keys.len()),
             keys: keys.into(),
+            entries: self.entries,
             endpoint,
         };
         Ok(RedisStream {

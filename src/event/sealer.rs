@@ -8,6 +8,8 @@ use chacha20poly1305::{
     aead::{Aead, Generate},
 };
 
+#[cfg(all(feature = "redis", feature = "serde"))]
+use super::UserHasher;
 use super::{SecretError, display::derive_key};
 
 const PREFIX: &str = "sealed:";
@@ -76,6 +78,34 @@ impl Sealer {
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").finish_non_exhaustive()
+    }
+}
+
+/// Encrypts ids of users for processes that share the secret of a [`UserHasher`].
+#[cfg(all(feature = "redis", feature = "serde"))]
+#[derive(Clone)]
+pub(super) struct SealedIds(Arc<XChaCha20Poly1305>);
+
+#[cfg(all(feature = "redis", feature = "serde"))]
+impl SealedIds {
+    pub(super) fn new(hasher: &UserHasher) -> Self {
+        let key = hasher.derive("tower-login-rate-limit user ids in the stream v1");
+        Self(Arc::new(XChaCha20Poly1305::new(&key.into())))
+    }
+
+    /// `None` if the system has no random numbers.
+    pub(super) fn seal(&self, id: u64) -> Option<Vec<u8>> {
+        let nonce = XNonce::try_generate().ok()?;
+        let sealed = self.0.encrypt(&nonce, &id.to_be_bytes()[..]).ok()?;
+        Some([nonce.as_slice(), &sealed].concat())
+    }
+
+    /// `None` if it was sealed with another secret.
+    pub(super) fn open(&self, sealed: &[u8]) -> Option<u64> {
+        let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN)?;
+        let nonce = XNonce::try_from(nonce).ok()?;
+        let id = self.0.decrypt(&nonce, sealed).ok()?;
+        Some(u64::from_be_bytes(id.try_into().ok()?))
     }
 }
 

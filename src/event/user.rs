@@ -24,8 +24,12 @@ enum Repr {
         typed: Option<Box<str>>,
         display: UserDisplay,
     },
-    /// From a recorded event: what was shown.
-    Shown(Box<str>),
+    /// From a recorded event.
+    Recorded {
+        shown: Option<Box<str>>,
+        /// The keyed hash of the name, if the record has it for processes with the secret.
+        id: Option<u64>,
+    },
 }
 
 impl EventUser {
@@ -46,7 +50,7 @@ impl EventUser {
             Repr::Named {
                 identified, typed, ..
             } => Some(typed.as_ref().unwrap_or(identified)),
-            Repr::Shown(_) => None,
+            Repr::Recorded { .. } => None,
         }
     }
 
@@ -54,7 +58,7 @@ impl EventUser {
     pub fn identified(&self) -> Option<&str> {
         match &self.0 {
             Repr::Named { identified, .. } => Some(identified),
-            Repr::Shown(_) => None,
+            Repr::Recorded { .. } => None,
         }
     }
 
@@ -66,7 +70,7 @@ impl EventUser {
                 display,
                 ..
             } => display.show(identified).map(Cow::Owned),
-            Repr::Shown(text) => Some(Cow::Borrowed(text)),
+            Repr::Recorded { shown, .. } => shown.as_deref().map(Cow::Borrowed),
         }
     }
 
@@ -78,14 +82,35 @@ impl EventUser {
             Repr::Named {
                 display: UserDisplay::Hidden,
                 ..
-            }
+            } | Repr::Recorded { shown: None, .. }
         )
     }
 
     /// A user of a recorded event, of which nothing is known but what was shown.
     #[must_use]
     pub fn from_shown(text: &str) -> Self {
-        Self(Repr::Shown(bounded_to(text, MAX_SHOWN_LEN)))
+        Self(Repr::Recorded {
+            shown: Some(bounded_to(text, MAX_SHOWN_LEN)),
+            id: None,
+        })
+    }
+
+    /// A user of a recorded event, whose id this process can read, however it was shown.
+    #[cfg(all(feature = "redis", feature = "serde", feature = "sealed"))]
+    pub(super) fn recorded(user: Option<&Self>, id: u64) -> Self {
+        let shown = user.and_then(Self::shown);
+        Self(Repr::Recorded {
+            shown: shown.map(Into::into),
+            id: Some(id),
+        })
+    }
+
+    /// The keyed hash of the name in a recorded event, if this process can read it.
+    pub(crate) const fn id(&self) -> Option<u64> {
+        match self.0 {
+            Repr::Named { .. } => None,
+            Repr::Recorded { id, .. } => id,
+        }
     }
 }
 

@@ -83,6 +83,19 @@ pub(crate) fn no_second_factor(once: &Once) {
     });
 }
 
+/// The same for the HTTP API. Logged once per server.
+#[cfg(feature = "server")]
+pub(crate) fn no_second_factor_asked(once: &Once) {
+    once.call_once(|| {
+        event!(
+            warn,
+            "logins await a second factor, and no attempt at one is reserved by this instance: send \
+             `\"second_factor\": true` before a code is checked, from a proxy `X-Login-Second-Factor: true`, or codes \
+             are limited by address only"
+        );
+    });
+}
+
 /// A layer is inside of another one with the same limiter. Logged once per layer.
 pub(crate) fn nested_layer(once: &Once) {
     once.call_once(|| {

@@ -39,7 +39,7 @@ const WINDOW: Millis = 30 * 60 * 1000;
 pub struct Busiest {
     hasher: UserHasher,
     addresses: Windows<Address, ()>,
-    users: Windows<Box<str>, EventUser>,
+    users: Windows<u64, EventUser>,
 }
 
 #[derive(Debug)]
@@ -123,6 +123,13 @@ impl Busiest {
 
     /// Takes notice of an event. Failures and refusals count, by the time of the event.
     pub fn record(&mut self, event: &Event) {
+        let user = event.user.as_ref();
+        let user = user.and_then(|user| user_id(user, &self.hasher));
+        self.record_of(event, user);
+    }
+
+    /// The same, with the id of the user.
+    pub(super) fn record_of(&mut self, event: &Event, user: Option<u64>) {
         let number = event.at / WINDOW;
         self.addresses.advance(number);
         self.users.advance(number);
@@ -132,9 +139,8 @@ impl Busiest {
         if let Some(address) = &event.address {
             self.addresses.count(address, guess, || ());
         }
-        let user = event.user.as_ref();
-        if let Some((user, id)) = user.and_then(|user| Some((user, user_id(user, &self.hasher)?))) {
-            self.users.count(&id, guess, || user.clone());
+        if let Some((shown, id)) = event.user.as_ref().zip(user) {
+            self.users.count(&id, guess, || shown.clone());
         }
     }
 
@@ -146,7 +152,7 @@ impl Busiest {
             .addresses
             .list(|address| address.to_string().into(), |()| None);
         let shown = |user: &EventUser| user.shown().map(Into::into);
-        let users = self.users.list(Clone::clone, shown);
+        let users = (self.users).list(|id| UserHasher::text(*id).into(), shown);
         BusiestReport {
             address_floor: addresses.floor,
             user_floor: users.floor,

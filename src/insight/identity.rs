@@ -1,28 +1,22 @@
 //! Who an event is about, without a name.
 
-use std::borrow::Cow;
-
 use crate::{
     Outcome, Reason,
     event::{Event, EventUser, UserHasher, What},
 };
 
-/// The keyed hash of a user, the same in all processes with the secret. Of a recorded event there is one if users
-/// were recorded as hashes, with the same secret.
-pub(super) fn user_id(user: &EventUser, hasher: &UserHasher) -> Option<Box<str>> {
-    if let Some(name) = user.identified() {
-        return Some(hasher.hash(name).into());
+/// The keyed hash of a user, the same in all processes with the secret. Of a recorded event there is one if the stream
+/// has it for this process, or if users were recorded as hashes, with the same secret.
+pub(super) fn user_id(user: &EventUser, hasher: &UserHasher) -> Option<u64> {
+    match user.identified() {
+        Some(name) => Some(hasher.id(name)),
+        None => recorded_id(user),
     }
-    recorded_hash(user).map(Into::into)
 }
 
 /// The hash by which a user was recorded. Two masked users can look alike, and a sealed one never does.
-pub(super) fn recorded_hash(user: &EventUser) -> Option<Cow<'_, str>> {
-    let shown = user.shown()?;
-    let is_hash = shown
-        .strip_prefix("hash:")
-        .is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
-    is_hash.then_some(shown)
+pub(super) fn recorded_id(user: &EventUser) -> Option<u64> {
+    user.id().or_else(|| UserHasher::parse(&user.shown()?))
 }
 
 /// What an event adds to the guesses of its address and user.

@@ -20,6 +20,8 @@ mod wrong_blocks;
 
 pub use activity::{Activity, Minute};
 pub use busiest::{Busiest, BusiestReport, Busy};
+#[cfg(all(feature = "redis", feature = "serde"))]
+pub(crate) use findings::Found;
 pub use findings::Insight;
 #[cfg(feature = "memory")]
 pub use replay::{

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use super::{
     baseline::Baseline,
     distinct::Distinct,
-    identity::{Guess, recorded_hash},
+    identity::{Guess, recorded_id},
     top::Top,
 };
 use crate::{
@@ -24,7 +24,8 @@ const WINDOW: Millis = 10 * 60 * 1000;
 /// Each signal is emitted once when it begins, and again only after it has ended in between: when it has fallen
 /// below half of its threshold.
 ///
-/// Of recorded events, users are distinguished if they were recorded as hashes.
+/// Of recorded events, users are distinguished if they were recorded as hashes, or if the stream has their ids for this
+/// process (`RedisStreamBuilder::with_insight`).
 ///
 /// Memory is bounded: the 1,024 addresses and users with most guesses are watched. One that makes more than that
 /// part of all guesses is always among them.
@@ -161,6 +162,16 @@ impl Signals {
 
     /// Takes notice of an event, and returns the signals that begin with it.
     pub fn record(&mut self, event: &Event) -> Vec<Event> {
+        let user = event.user.as_ref();
+        let user = user.and_then(|user| match user.identified() {
+            Some(name) => Some(self.hashes.hash_one(name)),
+            None => recorded_id(user),
+        });
+        self.record_of(event, user)
+    }
+
+    /// The same, with an id of the user.
+    pub(super) fn record_of(&mut self, event: &Event, user: Option<u64>) -> Vec<Event> {
         let mut signals = Vec::new();
         if self.failures.advance(event.at) {
             signals.extend(self.failure_rate(event.at));
@@ -169,11 +180,8 @@ impl Signals {
             return signals;
         }
         self.failures.count();
-        let user = event.user.as_ref();
-        let user = user.and_then(|user| match user.identified() {
-            Some(name) => Some(self.hashes.hash_one(name)),
-            None => recorded_hash(user).map(|hash| self.hashes.hash_one(hash)),
-        });
+        // An id that is recorded is in reach of who writes the record.
+        let user = user.map(|user| self.hashes.hash_one(user));
         let (Some(address), Some(user)) = (event.address, user) else {
             return signals;
         };

@@ -8,7 +8,7 @@ const DAY: Millis = 24 * 60 * 60 * 1000;
 /// How many blocks are watched until a day after they end.
 const CAPACITY: usize = 16_384;
 
-/// The newest blocks, by a hash of rule and counter. Beyond its capacity the oldest is taken to be right.
+/// The newest blocks, by the keyed hash of rule and counter. Beyond its capacity the oldest is taken to be right.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     blocks: HashMap<u64, Block>,
@@ -66,11 +66,11 @@ impl Watched {
     }
 
     /// The user logs in from the address. Returns the blocks that are wrong by it.
-    pub(super) fn succeeded(&mut self, pair: u64, at: Millis) -> Vec<Block> {
+    pub(super) fn succeeded(&mut self, pair: u64, at: Millis) -> Vec<(u64, Block)> {
         let blocks = self.of_pair.remove(&pair).into_iter().flatten();
         blocks
-            .filter_map(|id| self.blocks.remove(&id))
-            .filter(|block| block.until.is_none_or(|until| at <= until))
+            .filter_map(|id| Some((id, self.blocks.remove(&id)?)))
+            .filter(|(_, block)| block.until.is_none_or(|until| at <= until))
             .collect()
     }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    findings::Found,
     identity::user_id,
     watched::{Block, Watched},
 };
@@ -28,8 +29,8 @@ const MAX_RULES: usize = 64;
 /// hours after it has ended, or if an operator lifts it. An attacker who guesses at an own account and then logs in
 /// makes a right block look wrong: read the share, and who it was, before a limit is loosened.
 ///
-/// One process sees its own events. In a fleet a user may log in through another one: feed it from the
-/// stream of all events, with users recorded as hashes.
+/// One process sees its own events. In a fleet a user may log in through another one: an
+/// [`Insight`](super::Insight) hears of those through the stream of all events.
 ///
 /// Memory is bounded: 16,384 blocks are watched at a time, beyond which the oldest is taken to be right.
 ///
@@ -65,6 +66,14 @@ impl WrongBlocks {
 
     /// Takes notice of an event, and returns one for each block that turns out to be wrong by it.
     pub fn record(&mut self, event: &Event) -> Vec<Event> {
+        let user = event.user.as_ref();
+        let user = user.and_then(|user| user_id(user, &self.hasher));
+        let found = self.record_of(event, user).into_iter();
+        found.map(|found| found.event).collect()
+    }
+
+    /// The same, with the id of the user.
+    pub(super) fn record_of(&mut self, event: &Event, user: Option<u64>) -> Vec<Found> {
         match &event.what {
             What::BlockBegan {
                 rule,
@@ -74,8 +83,8 @@ impl WrongBlocks {
                 ..
             } => {
                 self.table.row(event.at, rule).blocks += 1;
-                let block = Block::new(rule, self.pair(event), event.at, *lifts);
-                let id = self.hashes.hash_one((rule, counter));
+                let block = Block::new(rule, self.pair(event, user), event.at, *lifts);
+                let id = self.block(rule, counter);
                 self.watched.watch(id, block);
                 Vec::new()
             }
@@ -93,21 +102,21 @@ impl WrongBlocks {
                 counter,
                 by: LiftedBy::Operator { .. },
             } => {
-                let id = self.hashes.hash_one((rule, counter));
+                let id = self.block(rule, counter);
                 let wrong = self.watched.unwatch(id);
-                let wrong = wrong.map(|wrong| self.found(&wrong, WrongBy::Operator, event));
+                let wrong = wrong.map(|wrong| self.found(id, &wrong, WrongBy::Operator, event));
                 wrong.into_iter().collect()
             }
             What::Settled {
                 outcome: Outcome::Success,
                 ..
             } => {
-                let pair = self.pair(event);
+                let pair = self.pair(event, user);
                 let wrong = pair.map(|pair| self.watched.succeeded(pair, event.at));
                 let wrong = wrong.unwrap_or_default();
                 wrong
                     .iter()
-                    .map(|wrong| self.found(wrong, WrongBy::Success, event))
+                    .map(|(id, wrong)| self.found(*id, wrong, WrongBy::Success, event))
                     .collect()
             }
             _ => Vec::new(),
@@ -120,17 +129,24 @@ impl WrongBlocks {
         &self.table
     }
 
-    fn pair(&self, event: &Event) -> Option<u64> {
-        let user = user_id(event.user.as_ref()?, &self.hasher)?;
-        Some(self.hashes.hash_one((event.address?, user)))
+    fn pair(&self, event: &Event, user: Option<u64>) -> Option<u64> {
+        Some(self.hashes.hash_one((event.address?, user?)))
     }
 
-    fn found(&mut self, wrong: &Block, by: WrongBy, event: &Event) -> Event {
+    /// The block of a counter, the same in all processes with the secret.
+    fn block(&self, rule: &str, counter: &str) -> u64 {
+        self.hasher.id(&format!("{}:{rule}:{counter}", rule.len()))
+    }
+
+    fn found(&mut self, id: u64, wrong: &Block, by: WrongBy, event: &Event) -> Found {
         self.table.row(wrong.began, &wrong.rule).wrong += 1;
         let rule = Arc::clone(&wrong.rule);
         let mut found = Event::new(What::WrongBlock { rule, by }).with_time(event.at);
         found.address = event.address;
-        found.with_user(event.user.clone())
+        Found {
+            name: format!("wrong_block {id:016x} {}", wrong.began),
+            event: found.with_user(event.user.clone()),
+        }
     }
 }
 

@@ -66,19 +66,22 @@ impl LoginLimiter {
     }
 
     /// Keeps this insight up to date: who guesses most, whether it looks like an attack, which blocks were wrong. What
-    /// it finds is emitted as [`What::Signal`] and [`What::WrongBlock`], and counted by metrics.
+    /// it finds is emitted as [`What::Signal`] and [`What::WrongBlock`], and counted by metrics; in a
+    /// [fleet](Insight#in-a-fleet) by one process.
     #[must_use]
     pub fn with_insight(self, insight: Insight) -> Self {
-        let (finds, limiter) = (insight.clone(), self.downgrade());
-        let observer = move |event: &Event| {
-            let found = finds.record(event);
-            if !found.is_empty()
-                && let Some(limiter) = limiter.upgrade()
-            {
+        let limiter = self.downgrade();
+        insight.emit_by(move |found| {
+            if let Some(limiter) = limiter.upgrade() {
                 limiter.note_found(found);
             }
-        };
-        let limiter = self.with_observer(observer);
+        });
+        let finds = insight.clone();
+        let limiter = self.with_observer(move |event: &Event| {
+            for found in finds.record(event) {
+                finds.emit_or_share(found);
+            }
+        });
         limiter.with(|shared| shared.telemetry.insight = Some(insight))
     }
 
@@ -88,15 +91,13 @@ impl LoginLimiter {
     }
 
     /// Reports what insight has found.
-    fn note_found(&self, found: Vec<Event>) {
-        for event in found {
-            match &event.what {
-                What::Signal(signal) => self.metrics().signal(signal),
-                What::WrongBlock { rule, .. } => self.in_force().rule_metrics.wrong_block(rule),
-                _ => {}
-            }
-            self.emit(|| event);
+    fn note_found(&self, found: Event) {
+        match &found.what {
+            What::Signal(signal) => self.metrics().signal(signal),
+            What::WrongBlock { rule, .. } => self.in_force().rule_metrics.wrong_block(rule),
+            _ => {}
         }
+        self.emit(|| found);
     }
 
     /// Sets how users are shown in everything that leaves the process: logs, files, streams, lists of blocks. The

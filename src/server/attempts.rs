@@ -10,6 +10,7 @@ use super::{
     idempotency::{Answer, Claim, KeyId, Keys, Pending, settled_before},
     openapi::{DoneProblem, Problems},
     problem::Problem,
+    second_factor::SecondFactor,
 };
 use crate::{
     Report, ReserveError, Token,
@@ -81,6 +82,7 @@ impl Inner {
         request: &AttemptRequest,
     ) -> Result<Decision, Problem> {
         request.validate()?;
+        SecondFactor::reserved(&self.limiter, request.second_factor);
         let Some(key) = key else {
             let now = self.clock.now();
             return self.reserve_with(Token::new(), None, request, now).await;

@@ -39,6 +39,8 @@ const LOGIN_USER: HeaderName = HeaderName::from_static("x-login-user");
 const CREDENTIALS: HeaderName = HeaderName::from_static("x-login-authorization");
 const LOGIN_PATH: HeaderName = HeaderName::from_static("x-login-path");
 const LOGIN_METHOD: HeaderName = HeaderName::from_static("x-login-method");
+/// Whether it is a code that is checked, and not a password.
+const SECOND_FACTOR: HeaderName = HeaderName::from_static("x-login-second-factor");
 const LOGIN_STATUS: HeaderName = HeaderName::from_static("x-login-status");
 const LOGIN_OUTCOME: HeaderName = HeaderName::from_static("x-login-outcome");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -55,6 +57,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
         ("X-Login-Authorization" = Option<String>, Header, nullable = false, description = "The client's Authorization: the user of basic authentication, if there is no X-Login-User"),
         ("X-Login-Path" = Option<String>, Header, nullable = false, description = "The path of the login"),
         ("X-Login-Method" = Option<String>, Header, nullable = false, description = "The method of the login"),
+        ("X-Login-Second-Factor" = Option<bool>, Header, nullable = false, description = "Whether it is an attempt at a second factor, such as a code"),
     ),
     responses(
         (status = 204, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
@@ -182,6 +185,7 @@ pub(super) async fn settle_by_get(
         ("X-Forwarded-For" = Option<String>, Header, nullable = false, description = "The client's address is the last one"),
         ("X-Login-User" = Option<String>, Header, nullable = false, description = "The user"),
         ("X-Login-Authorization" = Option<String>, Header, nullable = false, description = "The client's Authorization: the user of basic authentication, if there is no X-Login-User"),
+        ("X-Login-Second-Factor" = Option<bool>, Header, nullable = false, description = "Whether it is an attempt at a second factor, such as a code"),
     ),
     responses(
         (status = 200, description = "Admitted", headers(("Login-Attempt" = String, description = "The token of the attempt, if one was reserved"))),
@@ -225,8 +229,17 @@ fn is_view(method: Option<&str>, headers: &HeaderMap) -> Result<bool, Problem> {
     Ok(is_safe && only(headers, &CREDENTIALS)?.is_none())
 }
 
-/// The user and the user agent of a request.
+/// The user, the user agent and the factor of a request.
 async fn read(headers: &HeaderMap, request: &mut AttemptRequest) -> Result<(), Problem> {
+    request.second_factor = match only(headers, &SECOND_FACTOR)?.as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => {
+            let detail =
+                "X-Login-Second-Factor: have the proxy send `true` where a code is checked";
+            return Err(Problem::bad_request(detail));
+        }
+    };
     let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
     request.user_agent = agent.map(|agent| {
         let agent = String::from_utf8_lossy(agent);

@@ -71,6 +71,7 @@ mod policies;
 mod problem;
 mod routes;
 mod schema;
+mod second_factor;
 mod settle;
 mod shares;
 mod tokens;
@@ -87,7 +88,7 @@ pub use tokens::Tokens;
 
 use self::{
     attempt_token::AttemptSealer, idempotency::Keys, outcomes::Outcomes, policies::Policies,
-    shares::Shares,
+    second_factor::SecondFactor, shares::Shares,
 };
 use crate::{
     LoginLimiter, Token,
@@ -115,6 +116,7 @@ struct Inner {
     sealer: AttemptSealer,
     keys: Keys,
     outcomes: Outcomes,
+    second_factor: SecondFactor,
     policies: Policies,
     /// Held by streams of events.
     streams: Arc<Shares>,
@@ -153,6 +155,7 @@ impl Server {
             sealer: AttemptSealer::new(secret),
             keys: Keys::new(secret),
             outcomes: Outcomes::default(),
+            second_factor: SecondFactor::new(),
             policies,
             streams: Arc::new(Shares::new(operate::live::MAX_STREAMS)),
             previews: Arc::new(Semaphore::new(1)),

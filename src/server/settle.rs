@@ -182,6 +182,7 @@ impl Inner {
         if let Some(key) = in_flight.key {
             self.keys.settled(key, now, self.lease());
         }
+        (self.second_factor).settled(&self.limiter, &in_flight, outcome);
         Ok((in_flight, refused))
     }
 

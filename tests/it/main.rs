@@ -19,6 +19,7 @@ mod drops;
 mod events;
 mod examples;
 mod failover;
+mod fleet;
 mod full_redis;
 mod grpc;
 mod guard;

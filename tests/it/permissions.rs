@@ -10,7 +10,7 @@ use tower_login_rate_limit::{
     KeyLimiter, Limit, LoginLimiter, Outcome, Period, Policy,
     access::{AccessRule, Field},
     admin::{Author, BlockFilter, Forgive, Subject},
-    event::{RedisStream, UserHasher},
+    event::{Feed, RedisStream, UserHasher},
     insight::Insight,
     store::{RedisStore, redis::Outage},
 };
@@ -75,11 +75,15 @@ async fn do_everything(url: &str) {
 
 /// What an operator does, and what a fleet with all observers writes by itself.
 async fn administer(store: &RedisStore, url: &str) {
-    let stream = RedisStream::builder().with_key("shop:login:events");
-    let stream = Arc::new(stream.open(url).unwrap());
     let hasher = UserHasher::new("a secret of at least 16 bytes").unwrap();
+    let insight = Insight::new(hasher);
+    let stream = RedisStream::builder().with_key("shop:login:events");
+    let stream = stream.with_insight(insight.clone()).open(url).unwrap();
+    let stream = Arc::new(stream);
+    let feed = Feed::new(1_000).with_insight(insight.clone());
+    let following = feed.follow(stream.reader());
     let limiter = LoginLimiter::new(Policy::strict(), store.clone())
-        .with_insight(Insight::new(hasher))
+        .with_insight(insight)
         .with_observer(Arc::clone(&stream))
         .live()
         .await
@@ -149,6 +153,10 @@ async fn administer(store: &RedisStore, url: &str) {
         }
     }
     assert!(read > 10 && stream.lost() == 0, "{read}");
+    // That was a wrong block, which one process of a fleet emits.
+    let found = || feed.latest(1, |event| event.what.name() == "wrong_block");
+    eventually(|| !found().is_empty()).await;
+    following.abort();
 }
 
 /// What a server has refused to a user, by its own record.

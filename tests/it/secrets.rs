@@ -230,12 +230,13 @@ impl App {
         let store = builder.connect(&url).await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = JsonLines::open(directory.path().join("events")).unwrap();
-        let stream = RedisStream::open(&url).unwrap();
         let tracing = TracingObserver::new().with_dispatch(dispatch);
         let hasher = UserHasher::new(INSIGHT_SECRET).unwrap();
         // So few that each signal is given.
         let signals = Signals::new().with_many_users(2).with_many_addresses(2);
         let insight = Insight::new(hasher.clone()).with_signals(signals);
+        let stream = RedisStream::builder().with_insight(insight.clone());
+        let stream = stream.open(&url).unwrap();
         let feed = Feed::new(1_000);
         write!(
             debug,

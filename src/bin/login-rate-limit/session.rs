@@ -36,7 +36,7 @@ impl Session {
 
     /// For commands that change something, which is audited in the stream of events.
     pub(crate) fn to_change(args: &StoreArgs) -> Result<Self, Failure> {
-        let stream = Arc::new(args.open_stream(&args.url()?)?);
+        let stream = Arc::new(args.stream()?.open(args.url()?)?);
         let limiter = LoginLimiter::new(base_policy(args)?, args.open()?);
         let limiter = limiter.with_observer(Arc::clone(&stream));
         Self::new(args, limiter, Some(stream))

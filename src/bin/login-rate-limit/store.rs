@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use tower_login_rate_limit::{
-    event::{RedisStream, Sealer},
+    event::{RedisStream, RedisStreamBuilder, Sealer},
     store::{
         RedisStore,
         redis::{Outage, RedisStoreBuilder, install_crypto_provider},
@@ -122,7 +122,7 @@ impl StoreArgs {
     }
 
     /// The stream of events in a store.
-    pub(crate) fn open_stream(&self, url: &str) -> Result<RedisStream, Failure> {
+    pub(crate) fn stream(&self) -> Result<RedisStreamBuilder, Failure> {
         install_crypto_provider();
         let mut builder = RedisStream::builder().with_key(self.stream_key());
         if let Some(pem) = &self.ca_cert {
@@ -131,7 +131,7 @@ impl StoreArgs {
         if let Some((certificate, key)) = self.client()? {
             builder = builder.with_client_certificate(certificate, key);
         }
-        Ok(builder.open(url)?)
+        Ok(builder)
     }
 
     pub(crate) fn stream_key(&self) -> String {

@@ -115,10 +115,10 @@ impl Replay {
         let Some(pair) = self.subjects.pair(who) else {
             return;
         };
-        for wrong in self.recorded.succeeded(pair, self.now) {
+        for (_, wrong) in self.recorded.succeeded(pair, self.now) {
             self.rule(&wrong.rule).recorded.wrong += 1;
         }
-        for wrong in self.replayed.succeeded(pair, self.now) {
+        for (_, wrong) in self.replayed.succeeded(pair, self.now) {
             self.rule(&wrong.rule).replayed.wrong += 1;
         }
     }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use crate::{
     Address,
-    event::{Event, EventUser},
+    event::{Event, EventUser, UserHasher},
 };
 
 /// The caller of a recorded attempt.
@@ -79,6 +79,10 @@ impl Users {
     fn name<'a>(&self, user: &'a EventUser) -> Option<Cow<'a, str>> {
         if let Some(name) = user.identified() {
             return Some(Cow::Borrowed(name));
+        }
+        // By which users differ who look alike.
+        if let Some(id) = user.id() {
+            return Some(Cow::Owned(UserHasher::text(id)));
         }
         let shown = user.shown()?;
         if shown.starts_with(SEALED) {

@@ -313,6 +313,94 @@ async fn with_a_file_a_fleet_shares_counters_tokens_of_attempts_and_events() {
     assert!(run(&redis, &words).ends_with(0).out.contains(" alice "));
 }
 
+impl Server {
+    async fn json(&self, path: &str) -> Value {
+        let response = self.get(path, Some(TOKEN)).await;
+        response.json().await.expect("JSON")
+    }
+
+    /// Blocks of the fleet, and those that were probably wrong.
+    async fn blocks(&self) -> (u64, u64) {
+        let table = self.json("/v1/admin/wrong-blocks").await;
+        let rows = table["rows"].as_array().expect("rows");
+        let sum = |name: &str| rows.iter().filter_map(|row| row[name].as_u64()).sum();
+        (sum("blocks"), sum("wrong"))
+    }
+
+    async fn waits_for_blocks(&self, blocks: (u64, u64)) {
+        for _ in 0..400 {
+            if self.blocks().await == blocks {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{:?}, not {blocks:?}", self.blocks().await);
+    }
+}
+
+/// A user is blocked through one instance and logs in through another.
+#[tokio::test]
+async fn a_fleet_counts_wrong_blocks_of_all_instances_however_users_are_shown() {
+    let redis = redis();
+    let file = |name: &str, text: &str| {
+        let path = redis.rdb().with_file_name(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let policy = file(
+        "short.toml",
+        "[[rules]]\nname = \"user-address\"\nkey = [\"user\", \"address\"]\nlimit = 2\nwithin = \"1 second\"\nblock = \"1 second\"\n",
+    );
+    let secret = file("users", "a secret for users\n");
+    // Without a key secret, with one, and with each kind of display.
+    let key = format!("[store]\nsecret_file = \"{secret}\"");
+    let of_users = format!("\nsecret_file = \"{secret}\"");
+    for (name, store, users) in [
+        ("hidden", "", ""),
+        ("hidden", &*key, ""),
+        ("masked", "", ""),
+        ("hashed", &*key, &*of_users),
+        ("sealed", "", &*of_users),
+        ("clear", &*key, ""),
+    ] {
+        redis.flush();
+        let settings =
+            format!("policy = \"{policy}\"\n{store}\n[users]\ndisplay = \"{name}\"{users}\n");
+        let settings = file("fleet.toml", &settings);
+        let start = || {
+            Server::start(
+                program()
+                    .args(["serve", "--config", &settings])
+                    .env("REDIS_URL", redis.url())
+                    .env("API_TOKEN", TOKEN),
+            )
+        };
+        let (one, other) = (start(), start());
+        while one.guess("failure").await {}
+        other.waits_for_blocks((1, 0)).await;
+        while !other.guess("success").await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for server in [&one, &other] {
+            server.waits_for_blocks((1, 1)).await;
+        }
+        // Long enough for a second one.
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        let mut counted = 0;
+        for server in [&one, &other] {
+            let events = server.json("/v1/admin/events?event=wrong_block").await;
+            let events = events["events"].as_array().unwrap().len();
+            assert_eq!(events, 1, "{name} {store}");
+            let metrics = server.get("/metrics", Some(TOKEN)).await;
+            let metrics = metrics.text().await.unwrap();
+            let line = "login_wrong_blocks_total{rule=\"user-address\"} ";
+            let line = metrics.lines().find_map(|text| text.strip_prefix(line));
+            counted += line.map_or(0, |count| count.parse::<u64>().unwrap());
+        }
+        assert_eq!(counted, 1, "{name} {store}");
+    }
+}
+
 #[tokio::test]
 async fn a_key_of_the_settings_that_is_unknown_is_named() {
     let redis = redis();

@@ -9,6 +9,7 @@ mod operations;
 mod proxies;
 mod repeated;
 mod roles;
+mod second_factor;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

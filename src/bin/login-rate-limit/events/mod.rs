@@ -64,7 +64,7 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) async fn run(self, store: &StoreArgs, output: &Output) -> Result<Exit, Failure> {
         let session = Session::to_read(store)?;
-        let stream = store.open_stream(&store.url()?)?;
+        let stream = store.stream()?.open(store.url()?)?;
         // By the clock of Redis, to which events were added.
         let default = if self.follow { 0 } else { 60 * 60 * 1000 };
         let since = match self.since {

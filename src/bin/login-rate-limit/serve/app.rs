@@ -1,35 +1,34 @@
 //! What is served.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{Json, Router, response::Redirect, routing::get};
 use serde_json::json;
 use tower_login_rate_limit::{
-    LoginLimiter, Policy, Token,
+    LoginLimiter, Policy,
     console::Console,
-    event::{Feed, RedisStream, UserHasher},
+    event::{Feed, UserHasher},
     extract::ForwardedAddress,
     insight::Insight,
     server::Server,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, RedisStore, Store},
 };
 
-use super::{config::Config, metrics::Metrics};
+use super::{config::Config, metrics::Metrics, shared_secret};
 use crate::{
     failure::Failure,
     output::safe,
-    period,
     policy::file::{self, Contents},
     store::StoreArgs,
 };
 
 /// How many events the console keeps.
 const EVENTS: usize = 10_000;
-/// How far back the console's chart begins.
-const CHART: Duration = Duration::from_secs(3 * 60 * 60);
 
 const IN_MEMORY: &str = "Counters are in memory: they end with this process, and no other process shares them. Set \
                          REDIS_URL to keep them.";
+const NO_SHARED_SECRET: &str = "Redis does not hold a secret for the instances: signals of attacks and wrong blocks are \
+                                those that this instance sees by itself.";
 const NO_SECRET: &str = "There is no key secret: an attempt is settled by the instance that admitted it, until that \
                          is restarted. Set store.secret_file.";
 
@@ -50,6 +49,8 @@ impl App {
         let url = config.url(&args)?;
         let secret = args.secret()?;
         let mut introduction = Vec::new();
+        // Users are hashed alike on all instances.
+        let mut users = secret.clone();
         let store: Arc<dyn Store> = match &url {
             Some(url) => {
                 introduction.push(format!(
@@ -59,25 +60,33 @@ impl App {
                 if secret.is_none() {
                     introduction.push(NO_SECRET.to_owned());
                 }
-                connect(config, &args, url).await?
+                let store = connect(config, &args, url).await?;
+                if users.is_none() {
+                    users = shared_secret::get(&store, args.prefix()).await.ok();
+                    if users.is_none() {
+                        introduction.push(NO_SHARED_SECRET.to_owned());
+                    }
+                }
+                store
             }
             None => {
                 introduction.push(IN_MEMORY.to_owned());
                 Arc::new(MemoryStore::new())
             }
         };
-        // Users are hashed alike on all instances that share a secret.
-        let random = Token::new().to_string().into_bytes();
-        let hasher = UserHasher::new(secret.as_ref().unwrap_or(&random)).map_err(too_short)?;
+        let users = users.unwrap_or_else(shared_secret::random);
+        let insight = Insight::new(UserHasher::new(users).map_err(too_short)?);
         let mut feed = Feed::new(EVENTS);
         let mut limiter = limiter(config, store)?
             .with_user_display(config.user_display()?)
-            .with_insight(Insight::new(hasher.clone()));
+            .with_insight(insight.clone());
         if let Some(url) = url.filter(|_| config.has_stream()) {
-            let stream = Arc::new(args.open_stream(&url)?);
+            let stream = args.stream()?.with_insight(insight.clone()).open(&url)?;
+            let stream = Arc::new(stream);
             limiter = limiter.with_observer(Arc::clone(&stream));
-            feed = feed.with_insight(Insight::new(hasher));
-            follow(&feed, &stream);
+            feed = feed.with_insight(insight);
+            // Blocks of yesterday may turn out to be wrong today. The task ends with the process.
+            drop(feed.follow(stream.reader()));
             let key = safe(&args.stream_key());
             introduction.push(format!("Events are in the stream {key}."));
         } else {
@@ -109,7 +118,7 @@ fn too_short(error: impl std::fmt::Display) -> Failure {
     Failure::usage(error.to_string()).about("the key secret")
 }
 
-async fn connect(config: &Config, args: &StoreArgs, url: &str) -> Result<Arc<dyn Store>, Failure> {
+async fn connect(config: &Config, args: &StoreArgs, url: &str) -> Result<Arc<RedisStore>, Failure> {
     let mut builder = args.builder()?;
     if let Some(deadline) = config.deadline()? {
         builder = builder.with_deadline(deadline);
@@ -128,13 +137,6 @@ fn limiter(config: &Config, store: Arc<dyn Store>) -> Result<LoginLimiter, Failu
             Ok(limiter.with_access_rules(ruleset.access)?)
         }
     }
-}
-
-/// Shows the events of all instances.
-fn follow(feed: &Feed, stream: &RedisStream) {
-    let since = period::now().saturating_sub(period::millis(CHART));
-    // The task ends with the process.
-    drop(feed.follow(stream.reader().since(since)));
 }
 
 fn router(

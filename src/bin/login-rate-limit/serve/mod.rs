@@ -4,6 +4,7 @@ mod app;
 mod config;
 mod connections;
 mod metrics;
+mod shared_secret;
 mod shutdown;
 
 use std::{

@@ -8,7 +8,7 @@ use axum::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    LoginAttempt, MissingLayer, ReserveError, events,
+    LoginAttempt, MissingLayer, ReserveError, logging,
     response::{Denial, MISCONFIGURED, ProblemJson, Respond, Unrendered},
 };
 
@@ -41,7 +41,7 @@ fn attempt(parts: &Parts) -> Result<LoginAttempt, MissingLayer> {
 
 impl IntoResponse for MissingLayer {
     fn into_response(self) -> Response {
-        events::missing_layer(&self);
+        logging::missing_layer(&self);
         (StatusCode::INTERNAL_SERVER_ERROR, MISCONFIGURED).into_response()
     }
 }

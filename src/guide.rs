@@ -14,7 +14,7 @@
 //! | [`testing`] | tests of an app: without a socket, and without waiting |
 //! | [`migration`] | from `tower_governor`, `axum-governor`, django-axes, Devise and rate-limiter-flexible |
 //! | [`faq`] | questions, and what the messages of compiler and log mean |
-//! | [`design`] | how a decision is made, exactly, and why |
+//! | [`design`], [`design_redis`], [`design_operations`] | how a decision is made, exactly, and why |
 
 /// A page of `docs/`. Of two definitions of a link the first one counts: these lead to modules, and those at the end of
 /// each page to files.
@@ -26,6 +26,8 @@ macro_rules! guides {
         #[doc = "[console.md]: crate::guide::console"]
         #[doc = "[http-api.md]: crate::guide::http_api"]
         #[doc = "[design.md]: crate::guide::design"]
+        #[doc = "[design-operations.md]: crate::guide::design_operations"]
+        #[doc = "[design-redis.md]: crate::guide::design_redis"]
         #[doc = "[design.md#algorithms]: crate::guide::design#one-counter-four-algorithms"]
         #[doc = "[faq.md]: crate::guide::faq"]
         #[doc = "[hyper.md]: crate::guide::hyper"]
@@ -62,7 +64,8 @@ macro_rules! guides {
 }
 
 guides! {
-    algorithms "algorithms.md" axum "axum.md" cli "cli.md" console "console.md" design "design.md" faq "faq.md"
+    algorithms "algorithms.md" axum "axum.md" cli "cli.md" console "console.md" design "design.md"
+    design_operations "design-operations.md" design_redis "design-redis.md" faq "faq.md"
     http_api "http-api.md" hyper "hyper.md" mfa "mfa.md" migration "migration.md" operations "operations.md"
     production "production.md" proxies "proxies.md" testing "testing.md" tonic "tonic.md"
 }

@@ -128,10 +128,10 @@ mod address;
 mod attempt;
 #[cfg(feature = "axum")]
 mod axum;
-mod events;
 mod key_limiter;
 mod layer;
 mod limiter;
+mod logging;
 mod maybe_ready;
 mod metrics;
 mod missing_layer;

@@ -47,7 +47,7 @@ impl Error for MissingLayer {}
 #[cfg(feature = "tonic")]
 impl From<MissingLayer> for tonic::Status {
     fn from(error: MissingLayer) -> Self {
-        crate::events::missing_layer(&error);
+        crate::logging::missing_layer(&error);
         Self::internal(crate::response::MISCONFIGURED)
     }
 }

@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use super::Counted;
 use crate::{
-    Attempt, LoginLimiter, MaybeReady, Outcome, Policy, Rule, Token, events,
+    Attempt, LoginLimiter, MaybeReady, Outcome, Policy, Rule, Token, logging,
     store::{Standings, StoreError, StoreFuture},
 };
 
@@ -101,7 +101,7 @@ impl AttemptFuture<Result<(), StoreError>> {
     pub(crate) fn settle(limiter: &LoginLimiter, call: StoreFuture<()>) -> Self {
         Self::new(limiter, call, true, |result| {
             if let Err(error) = result {
-                events::not_settled(&error);
+                logging::not_settled(&error);
             }
         })
     }

@@ -47,7 +47,7 @@ async fn read(feed: Feed, mut reader: EventReader) {
             }
             Err(error) => {
                 if !is_reported {
-                    crate::events::unreadable_stream(&error);
+                    crate::logging::unreadable_stream(&error);
                 }
                 is_reported = true;
                 sleep(RETRY).await;

@@ -35,6 +35,9 @@ const MAX_RULES: usize = 64;
 /// | `INFO` | `refused`, `limit_reached`, `block_lifted`, `access_rule_hit` |
 /// | `DEBUG` | `settled` |
 ///
+/// The crate logs refusals and the beginning of blocks by itself too, once and without users, beside what is wrong with a
+/// configuration: under the target `tower_login_rate_limit::events`, which a filter can restrict to errors.
+///
 /// Clients cause refusals at will. Of each rule the first, tenth, hundredth and so on within a minute is logged,
 /// with their number so far as `count`. So are undecided attempts, reached limits and hits of access rules.
 pub struct TracingObserver {

@@ -8,7 +8,7 @@ use std::{
 use http::request::Parts;
 
 use super::ExtractError;
-use crate::events;
+use crate::logging;
 
 /// Finds the address of the client that sent a request.
 ///
@@ -99,7 +99,7 @@ fn look_for_proxy(request: &Parts) {
         .into_iter()
         .find(|name| request.headers.contains_key(*name));
     if let Some(header) = header {
-        FORGOTTEN_PROXY.call_once(|| events::forgotten_proxy(header));
+        FORGOTTEN_PROXY.call_once(|| logging::forgotten_proxy(header));
     }
 }
 

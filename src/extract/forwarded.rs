@@ -10,7 +10,7 @@ use http::{HeaderName, request::Parts};
 use ipnet::IpNet;
 
 use super::{ExtractAddress, ExtractError, address::peer};
-use crate::events;
+use crate::logging;
 
 /// The client's address as reported by trusted proxies.
 ///
@@ -114,7 +114,7 @@ impl ForwardedAddress {
             )));
         }
         for network in trusted.iter().filter(|network| is_wide(network)) {
-            events::wide_network(network);
+            logging::wide_network(network);
         }
         if trusted.is_empty() {
             return Err(ForwardedError(

@@ -3,7 +3,7 @@
 use http::{header::USER_AGENT, request::Parts};
 use percent_encoding::percent_decode_str;
 
-use crate::events;
+use crate::logging;
 
 /// [`Part::PATH`](crate::Part::PATH).
 pub(crate) fn path(request: &Parts) -> Option<String> {
@@ -46,7 +46,7 @@ impl PathPattern {
             .split('/')
             .any(|segment| parameter(segment).is_none() && is_odd(segment))
         {
-            events::odd_route(path);
+            logging::odd_route(path);
         }
         Self {
             plain,

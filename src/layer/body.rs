@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::guard::{Guard, Settling};
-use crate::events;
+use crate::logging;
 
 /// How much of a body was read.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Trailing {
         if let Some(Held { settling, .. }) = held
             && let Err(error) = ready!(Pin::new(settling).poll(cx))
         {
-            events::not_settled(&error);
+            logging::not_settled(&error);
         }
         Poll::Ready(held.take().and_then(|held| held.frame).map(Ok))
     }

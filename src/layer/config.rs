@@ -11,9 +11,10 @@ use http::request::Parts;
 
 use super::{Classify, MissingUser, classify};
 use crate::{
-    Caller, LoginLimiter, Part, events,
+    Caller, LoginLimiter, Part,
     extract::{ExtractAddress, ExtractBodyUser, ExtractError, ExtractUser, ReadBody, value},
     limiter::InForce,
+    logging,
     response::Respond,
 };
 
@@ -48,7 +49,7 @@ pub(super) struct Notices {
     pub(super) nested: Once,
     pub(super) rejected: Once,
     pub(super) dropped: Once,
-    pub(super) samples: events::Samples,
+    pub(super) samples: logging::Samples,
 }
 
 #[derive(Clone)]

@@ -26,9 +26,9 @@ use crate::{
     Attempt, AttemptFuture, Caller, MaybeReady, Outcome, ReserveError,
     access::AccessQuery,
     attempt::{Counted, User, Within},
-    events,
     extract::{ExtractError, Extracted, ReadBody, value},
     limiter::{Access, Decided, InForce, KnownBlock},
+    logging,
     response::{Denial, DenialKind, RateLimitFields},
 };
 
@@ -413,7 +413,7 @@ impl Config {
     }
 
     fn deny(self: &Arc<Self>, denial: Denial, parts: &mut Parts) -> Step {
-        events::denied(&denial, &self.notices.samples, self.shadow);
+        logging::denied(&denial, &self.notices.samples, self.shadow);
         if self.shadow {
             return self.run(LoginAttempt::new(self, State::Shadowed(denial)), parts);
         }

@@ -16,7 +16,7 @@ use super::{
     guard::{Finished, Guard, Settling},
     mode::{Inner, Mode},
 };
-use crate::events;
+use crate::logging;
 #[cfg(feature = "axum")]
 use crate::response::Replacement;
 
@@ -157,7 +157,7 @@ where
                 }
                 StateProjection::Settling { settling, .. } => {
                     if let Err(error) = ready!(Pin::new(settling).poll(cx)) {
-                        events::not_settled(&error);
+                        logging::not_settled(&error);
                     }
                     let StateReplacement::Settling { response, .. } =
                         state.as_mut().project_replace(State::Done)

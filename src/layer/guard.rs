@@ -9,7 +9,7 @@ use super::{
     classify::{ByStatus, Classify, FailureByDefault},
 };
 use crate::{
-    AttemptFuture, Outcome, events,
+    AttemptFuture, Outcome, logging,
     response::{Denial, RateLimitFields},
     store::{StoreError, StoreFuture},
 };
@@ -162,7 +162,7 @@ impl Guard {
         if self.is_page_view(response.status) {
             return Some(Outcome::NotAnAttempt);
         }
-        events::no_outcome(&config.notices.no_outcome, outcome);
+        logging::no_outcome(&config.notices.no_outcome, outcome);
         Some(outcome)
     }
 
@@ -194,7 +194,7 @@ impl Guard {
                 Classifier::Custom(_) => false,
             };
         if is_rejected {
-            events::rejected(&config.notices.rejected);
+            logging::rejected(&config.notices.rejected);
         }
         is_rejected
     }
@@ -232,7 +232,7 @@ impl Guard {
         match settled.at_once() {
             Ok(result) => {
                 if let Err(error) = result {
-                    events::not_settled(&error);
+                    logging::not_settled(&error);
                 }
                 None
             }

@@ -23,11 +23,12 @@ use http::{Method, request::Parts};
 use tower_layer::Layer;
 
 use crate::{
-    LoginLimiter, events,
+    LoginLimiter,
     extract::{
         ExtractAddress, ExtractBodyUser, ExtractError, ExtractUser, NoUser, PeerAddress, ReadBody,
         value::{PathPattern, plain_path},
     },
+    logging,
     response::{ByAccept, Respond},
 };
 
@@ -134,7 +135,7 @@ impl LoginRateLimitLayer {
                     nested: Once::new(),
                     rejected: Once::new(),
                     dropped: Once::new(),
-                    samples: events::Samples::default(),
+                    samples: logging::Samples::default(),
                 }),
                 responder: Arc::new(ByAccept::new()),
                 filter: None,

@@ -23,7 +23,7 @@ use crate::{
     algorithm::{Standing, State},
     attempt::{Counted, Slots},
     event::{CountedAttempt, Event, What},
-    events,
+    logging,
     metrics::Metrics,
     store::{Contents, CounterName, Key, Ledger, Settled},
 };
@@ -81,7 +81,7 @@ impl LoginLimiter {
         let State::Blocked { lifts } = standing.state else {
             return;
         };
-        events::block_began(rule, caller.address, standing);
+        logging::block_began(rule, caller.address, standing);
         let is_shadow = caller.is_shadowed || rule.is_shadow();
         if !is_shadow {
             self.in_force().rule_metrics.block_began(rule.name());
@@ -213,7 +213,7 @@ impl Began {
             noted = self.note().await;
         }
         if let Err(error) = noted {
-            events::block_not_listed(&error);
+            logging::block_not_listed(&error);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     LoginLimiter, PolicyError,
     admin::AdminError,
     event::{Event, What},
-    events,
+    logging,
 };
 
 /// How often the file is looked at. Not by notifications of the system, which network file systems and mounted
@@ -69,7 +69,7 @@ impl LoginLimiter {
                         let before = Ruleset::of(&limiter.in_force());
                         match put(&limiter, &file, &*parse) {
                             Ok(after) => limiter.emit(|| changed(&file, &before, &after)),
-                            Err(error) => events::unreadable_file(&file, &error),
+                            Err(error) => logging::unreadable_file(&file, &error),
                         }
                     }
                     Some((stamp, is_settled))

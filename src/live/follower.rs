@@ -15,8 +15,8 @@ use crate::{
     LoginLimiter, PolicyError, Token,
     admin::AdminError,
     clock::{Clock, SystemClock},
-    events,
     limiter::Newest,
+    logging,
     store::{Announcements, Ledger},
 };
 
@@ -181,7 +181,7 @@ impl Follower {
             return;
         };
         if document.version < limiter.version() {
-            events::ruleset_went_back(limiter.version(), document.version);
+            logging::ruleset_went_back(limiter.version(), document.version);
         }
         let put = match Version::from_text(document.version, &document.text) {
             Ok(version) => limiter
@@ -190,7 +190,7 @@ impl Follower {
             Err(error) => Err(error.to_string()),
         };
         if let Err(error) = put {
-            events::unreadable_ruleset(document.version, &error);
+            logging::unreadable_ruleset(document.version, &error);
             unreadable.store(document.version, Ordering::Relaxed);
             *lock(&limiter.live_state().problem) = Some(error.chars().take(200).collect());
         }

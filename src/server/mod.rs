@@ -95,7 +95,7 @@ use crate::{
     admin::{Admin, AdminError},
     clock::{Clock, SystemClock},
     event::{Feed, Sealer, SecretError, derive_key},
-    events::Sampled,
+    logging::Sampled,
 };
 
 /// Makes the HTTP API of a limiter. See the [module](self).

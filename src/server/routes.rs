@@ -22,7 +22,7 @@ use super::{
     settle,
     shares::{Bounds, Shares},
 };
-use crate::events;
+use crate::logging;
 
 /// How long a body may be, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -120,7 +120,7 @@ async fn authorized(
             return Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response();
         }
         Err(Unauthorized::Unknown) => {
-            events::unauthorized(path.as_str(), &server.unauthorized);
+            logging::unauthorized(path.as_str(), &server.unauthorized);
             let detail = "the request has no valid authorization: send a token of an operator";
             return Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
         }

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use super::attempt_token::InFlight;
-use crate::{LoginLimiter, Outcome, events};
+use crate::{LoginLimiter, Outcome, logging};
 
 /// How many logins may await a code before one is checked: behind a load balancer the first codes may be checked by
 /// other instances.
@@ -41,7 +41,7 @@ impl SecondFactor {
             && !limiter.guards_second_factor()
             && self.awaited.fetch_add(1, Ordering::Relaxed) + 1 >= AWAITED
         {
-            events::no_second_factor_asked(&self.notice);
+            logging::no_second_factor_asked(&self.notice);
         }
     }
 }

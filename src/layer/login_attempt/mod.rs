@@ -15,7 +15,7 @@ use super::{Config, UserSource};
 #[cfg(feature = "axum")]
 use crate::response::{Replacement, Unrendered};
 use crate::{
-    Outcome, Period, Report, ReserveError, attempt::Reservation, events, response::Denial,
+    Outcome, Period, Report, ReserveError, attempt::Reservation, logging, response::Denial,
     store::StoreFuture,
 };
 
@@ -169,9 +169,9 @@ impl LoginAttempt {
         }
         let first = *self.shared.outcome.get_or_init(|| outcome);
         if first != outcome {
-            events::conflicting_outcomes(first, outcome);
+            logging::conflicting_outcomes(first, outcome);
         } else if matches!(*self.lock(), State::Settled) {
-            events::late_outcome(outcome);
+            logging::late_outcome(outcome);
         }
     }
 
@@ -258,7 +258,7 @@ impl LoginAttempt {
         } = &*self.shared.config;
         let shadow = *shadow;
         if let Some(denial) = denial {
-            events::denied(&denial, &notices.samples, shadow);
+            logging::denied(&denial, &notices.samples, shadow);
         }
         if shadow { Ok(()) } else { Err(error) }
     }
@@ -455,7 +455,7 @@ impl LoginAttempt {
             && !attempt.is_withdrawn()
             && !attempt.is_allowed()
         {
-            events::dropped(&config.notices.dropped);
+            logging::dropped(&config.notices.dropped);
         }
         self.settle_locked(state, recorded.unwrap_or(default))
     }
@@ -502,7 +502,7 @@ impl LoginAttempt {
     fn note_second_factor(&self) {
         let config = self.config();
         if !config.limiter.guards_second_factor() {
-            events::no_second_factor(&config.notices.no_second_factor);
+            logging::no_second_factor(&config.notices.no_second_factor);
         }
     }
 
@@ -510,7 +510,7 @@ impl LoginAttempt {
     #[cold]
     fn note_shadowed(&self, attempt: &Reservation) {
         for refusal in attempt.shadowed() {
-            events::shadowed(&refusal, &self.config().notices.samples);
+            logging::shadowed(&refusal, &self.config().notices.samples);
         }
     }
 
@@ -520,7 +520,7 @@ impl LoginAttempt {
         let config = self.config();
         let is_attempt = !matches!(outcome, Outcome::NotAnAttempt);
         if is_attempt && !matches!(config.user, UserSource::Handler) {
-            events::no_user(&config.notices.no_user);
+            logging::no_user(&config.notices.no_user);
         }
     }
 

@@ -6,8 +6,8 @@ use super::{LoginAttempt, Shared, State};
 use crate::{
     Outcome, Token,
     attempt::{Reservation, Within},
-    events,
     layer::Config,
+    logging,
 };
 
 impl LoginAttempt {
@@ -98,7 +98,7 @@ impl LoginAttempt {
             return None;
         }
         if std::ptr::eq(same.config(), config) {
-            events::nested_layer(&config.notices.nested);
+            logging::nested_layer(&config.notices.nested);
         }
         Some(within)
     }

@@ -6,7 +6,7 @@ use super::{Failover, Outage, entry::Entry};
 use crate::{
     Token,
     clock::to_millis,
-    events,
+    logging,
     store::{Remote, Slot, Standings, StoreError, StoreFuture, owned::OwnedSlots},
 };
 
@@ -82,7 +82,7 @@ impl<S: Remote> Failover<S> {
                     self.replay();
                 }
                 shared.admitted_uncounted.fetch_add(1, Ordering::Relaxed);
-                events::admitted_uncounted();
+                logging::admitted_uncounted();
                 Ok(Standings::untouched(slots))
             }
             Outage::Fallback => {

@@ -37,7 +37,7 @@ use crate::{
     Address, KnownAddresses, Token,
     algorithm::Standing,
     clock::{Clock, to_millis},
-    events,
+    logging,
 };
 
 pub use outage::Outage;
@@ -174,7 +174,7 @@ impl<S: Remote> Failover<S> {
     fn cancel_later(&self, tokens: &[Token], slots: &[Slot<'_>]) {
         let canceled = self.append(Entry::cancel(tokens.into(), OwnedSlots::new(slots)));
         if let Err(error) = canceled {
-            events::not_canceled(&error);
+            logging::not_canceled(&error);
         }
     }
 
@@ -184,7 +184,7 @@ impl<S: Remote> Failover<S> {
             Ok(_) => self.shared.breaker.succeeded(),
             Err(error) => {
                 if self.shared.breaker.failed(error) {
-                    events::store_unreachable(error, self.shared.outage);
+                    logging::store_unreachable(error, self.shared.outage);
                     self.shared.changed(&StoreChange::Down(error.clone()));
                     self.replay();
                 }

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{Failover, entry::Entry};
 use crate::{
-    Token, events,
+    Token, logging,
     store::{Remote, StoreChange, StoreError, StoreErrorKind},
 };
 
@@ -95,7 +95,7 @@ impl<S: Remote> Failover<S> {
                 shared.breaker.close();
                 (open_since, failing_since) = (None, None);
                 let pending = shared.journal.len();
-                events::store_reachable(since.elapsed(), pending);
+                logging::store_reachable(since.elapsed(), pending);
                 shared.changed(&StoreChange::Up {
                     down_for: since.elapsed(),
                     pending,
@@ -126,7 +126,7 @@ impl<S: Remote> Failover<S> {
                     shared.replay.failures.fetch_add(1, Ordering::Relaxed);
                     shared.replay.progress.notify_waiters();
                     if tries.is_multiple_of(TRIES) && self.is_rejected(&entry).await {
-                        events::not_replayed(&error);
+                        logging::not_replayed(&error);
                         shared.journal.remove_first(number);
                         dropped += 1;
                         tries = 0;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, MonotonicClock},
-    events,
+    logging,
     store::{StoreError, StoreErrorKind, block_cache::BlockCache, failover::Failover},
 };
 
@@ -175,7 +175,7 @@ impl RedisStoreBuilder {
         let (store, subscribed) = self.open(url.as_ref())?;
         let health = store.health().await?;
         for warning in health.warnings {
-            events::redis_warning(&warning);
+            logging::redis_warning(&warning);
         }
         let cache = store.stack.inner();
         if cache.is_enabled() {

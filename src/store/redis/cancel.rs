@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{backend::Backend, connection::Failure, counters::Counters};
 use crate::{
-    Token, events,
+    Token, logging,
     store::{CancelLater, Settled, Settlement, StoreError, StoreErrorKind},
 };
 
@@ -74,7 +74,7 @@ impl Backend {
         let later = self.cancellations().later.get();
         if !later.is_some_and(|later| later.cancel_later(tokens, &slots)) {
             let message = "the store was dropped before a cancellation was written";
-            events::not_canceled(&StoreError::new(StoreErrorKind::Connection, message));
+            logging::not_canceled(&StoreError::new(StoreErrorKind::Connection, message));
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{Stack, backend::Backend};
 use crate::{
-    Token, events,
+    Token, logging,
     store::{block_cache::BlockCache, failover::WeakFailover},
 };
 
@@ -72,7 +72,7 @@ impl Subscriber {
             if number == 1
                 && let Err(reason) = ended
             {
-                events::not_subscribed(&reason);
+                logging::not_subscribed(&reason);
             }
             // Where subscribing is not permitted, four tries a second are too many.
             pause = if started.elapsed() > HEARTBEAT {

@@ -1,5 +1,5 @@
-//! All logging of this crate. Without the feature `tracing` these functions do nothing. Users are never
-//! named.
+//! What the crate logs by itself. `TracingObserver` logs the events for observers, under another target. Without the
+//! feature `tracing` these functions do nothing. Users are never named.
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 

@@ -31,35 +31,36 @@ impl Claims {
 
     /// Whether this process is the first to have found it. Also if that is not known: twice is better than not at all.
     pub(super) async fn is_first(&mut self, id: u64) -> bool {
-        let added = self.add(id).await;
-        if added.is_err() {
-            self.connection = None;
-        }
-        added.unwrap_or(true)
+        self.add(id).await.unwrap_or(true)
     }
 
     async fn add(&mut self, id: u64) -> Result<bool, RedisError> {
-        let connection = match &mut self.connection {
-            Some(open) => open,
-            none => none.insert(self.shared.endpoint.connect().await?),
-        };
         let now = SystemClock.now();
-        let mut expire = redis::cmd("ZREMRANGEBYSCORE");
-        expire
-            .arg(&self.key)
-            .arg("-inf")
-            .arg(now.saturating_sub(KEPT));
-        connection.query::<()>(&expire).await?;
+        let mut connection = self.without_old(now.saturating_sub(KEPT)).await?;
         let mut add = redis::cmd("ZADD");
-        add.arg(&self.key)
-            .arg("NX")
-            .arg(now)
-            .arg(format!("{id:016x}"));
-        let is_first: bool = connection.query(&add).await?;
+        add.arg(&self.key).arg("NX").arg(now);
+        // Not repeated: it may have been added though the reply is lost.
+        let is_first: bool = connection.query(add.arg(format!("{id:016x}"))).await?;
         let mut end = redis::cmd("EXPIRE");
         end.arg(&self.key).arg(KEPT / 1000);
         // Else it ends with the next one.
         let _ = connection.query::<()>(&end).await;
+        self.connection = Some(connection);
         Ok(is_first)
+    }
+
+    /// A connection that works, over which what was found before a time was forgotten.
+    async fn without_old(&mut self, time: u64) -> Result<AnyConnection, RedisError> {
+        let mut forget = redis::cmd("ZREMRANGEBYSCORE");
+        forget.arg(&self.key).arg("-inf").arg(time);
+        // A server that was restarted has closed the connection, which shows when it is used.
+        if let Some(mut open) = self.connection.take()
+            && open.query::<()>(&forget).await.is_ok()
+        {
+            return Ok(open);
+        }
+        let mut open = self.shared.endpoint.connect().await?;
+        open.query::<()>(&forget).await?;
+        Ok(open)
     }
 }

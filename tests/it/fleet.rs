@@ -7,13 +7,13 @@ use std::{
 
 use tower_login_rate_limit::{
     __private::Observers,
-    LoginLimiter, Outcome, Policy,
+    Limit, LoginLimiter, Outcome, Period, Policy,
     admin::{Author, Subject},
     clock::{Clock, SystemClock},
     event::{
         Event, EventReader, EventUser, Feed, RedisStream, Signal, UserDisplay, UserHasher, What,
     },
-    insight::Insight,
+    insight::{Insight, Replay},
 };
 
 use crate::support::{CLIENT, RedisCluster, RedisServer, attempt, eventually, fail, ip};
@@ -260,6 +260,17 @@ async fn the_stream_links_no_events_of_a_user_that_is_not_shown() {
         assert!(!event.to_json().contains("user"), "{}", event.to_json());
         assert_eq!(user.to_string(), "***");
     }
+    // A policy is replayed on it as if users were shown.
+    let insight = Insight::new(UserHasher::new(SECRET).unwrap());
+    let stream = RedisStream::builder().with_insight(insight);
+    let two = Limit::attempts(2).within(Period::hours(1));
+    let two = Policy::default().with_user_address_limit(two).unwrap();
+    let mut replay = Replay::new(two);
+    for event in all(stream.open(redis.url()).unwrap().reader()).await {
+        replay.record(&event);
+    }
+    let report = replay.finish();
+    assert_eq!(report.blocked.count, 1, "{:?}", report.notes);
     // With another secret there is no user at all, rather than a wrong one.
     let other = Insight::new(UserHasher::new("not the same secret").unwrap());
     let stream = RedisStream::builder().with_insight(other);

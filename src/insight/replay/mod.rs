@@ -53,7 +53,8 @@ const CAPACITY: usize = 1_000_000;
 /// - **People do not react.** Who is refused under the policy tries the same things afterwards.
 /// - **Operators act as they did**, and so does the app, where that lifted blocks.
 /// - **Users are distinguished as the record shows them.** With users that are hidden, rules by user are not replayed;
-///   masked ones may be mixed up; sealed ones need `Replay::with_sealer`. A record has no spellings:
+///   masked ones may be mixed up; sealed ones need `Replay::with_sealer`. None of this holds for events that a process
+///   reads from the stream of its [fleet](super::Insight#in-a-fleet), which have ids of users. A record has no spellings:
 ///   a success takes back failures of every spelling.
 ///
 /// What of it applies, and to how many attempts, is in [`ReplayReport::notes`].

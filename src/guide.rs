@@ -38,6 +38,7 @@ macro_rules! guides {
         #[doc = "[tonic.md]: crate::guide::tonic"]
         // Pages and files that are no module.
         #[doc = "[benchmarks.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/benchmarks.md"]
+        #[doc = "[cli-schema.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/cli-schema.json"]
         #[doc = "[grafana-dashboard.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/grafana-dashboard.json"]
         #[doc = "[prometheus-alerts.yml]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/prometheus-alerts.yml"]
         // Pictures need a file beside the page, which docs.rs has not: their place is empty, and their text remains.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost,
-# scripts, growth, access, replay, observers, blocks.
+# scripts, growth, access, replay, observers, blocks, live, console.
 # Finds what that needs, installs it where it may, or says in one sentence what is missing. All of the load
 # stays on this machine; it takes some ten minutes, and means little if anything else is going on here.
 set -euo pipefail
@@ -18,6 +18,7 @@ need wrk wrk
 need valgrind valgrind
 need node nodejs node
 need npm npm
+need "${CHROMIUM:-chromium}" chromium
 say "redis: $("$REDIS_SERVER" --version)"
 say "node: $(node --version)"
 
@@ -29,4 +30,5 @@ say "measuring"
 cargo build --release --locked --bins
 # With features that would be in the other figures too, if they were built together.
 cargo build --release --locked --features operated --bin operated --target-dir target/operated
+cargo build --release --locked --features watched --bin watched --target-dir target/operated
 exec cargo run --release --locked --bin benches -- "$@"

@@ -40,6 +40,7 @@ macro_rules! guides {
         #[doc = "[tonic.md]: crate::guide::tonic"]
         // Pages and files that are no module.
         #[doc = "[benchmarks.md]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/benchmarks.md"]
+        #[doc = "[cli-schema.json]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/cli-schema.json"]
         #[doc = "[console/blocks-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/blocks-light.png"]
         #[doc = "[console/events-dark.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/events-dark.png"]
         #[doc = "[console/overview-light.png]: https://docs.rs/crate/tower-login-rate-limit/latest/source/docs/console/overview-light.png"]

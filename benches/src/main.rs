@@ -23,6 +23,7 @@ mod report;
 mod scripts;
 mod server;
 mod tasks;
+mod watched;
 mod wrk;
 
 use std::{alloc::System, fs};
@@ -39,7 +40,7 @@ static ALLOCATOR: System = System;
 type Section = (&'static str, fn(&mut Report));
 
 fn main() {
-    let sections: [Section; 13] = [
+    let sections: [Section; 14] = [
         ("memory", memory::measure),
         ("layer", layer::measure),
         ("redis", redis_engine::measure),
@@ -53,6 +54,7 @@ fn main() {
         ("observers", operated::observers),
         ("blocks", operated::blocks),
         ("live", operated::live),
+        ("console", watched::measure),
     ];
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments

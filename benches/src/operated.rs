@@ -8,16 +8,16 @@ use crate::{
     rounds::Ratio,
 };
 
-/// Where `run.sh` builds the program, beside the directory of this one.
-fn program() -> PathBuf {
+/// Where `run.sh` builds a program with more features, beside the directory of this one.
+pub fn program(name: &str) -> PathBuf {
     let this = env::current_exe().expect("this program");
     let target = this.ancestors().nth(2).expect("a directory");
-    target.join("operated/release/operated")
+    target.join("operated/release").join(name)
 }
 
 pub fn observers(report: &mut Report) {
     const SECTION: &str = "Observers, metrics and access rules";
-    let counts = Counts::at(&program(), &["observers"]);
+    let counts = Counts::at(&program("operated"), &["observers"]);
     let subjects = [
         ("closure", "a closure as observer"),
         ("metrics", "metrics"),
@@ -58,7 +58,7 @@ pub fn observers(report: &mut Report) {
 
 pub fn blocks(report: &mut Report) {
     const SECTION: &str = "A million blocks in force";
-    let counts = Counts::at(&program(), &["blocks"]);
+    let counts = Counts::at(&program("operated"), &["blocks"]);
     report.number(SECTION, "blocks", counts.get("blocks"), "", None);
     report.number(SECTION, "keys in Redis", counts.get("keys"), "", None);
     let memory = counts.get("memory");

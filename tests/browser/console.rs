@@ -1,6 +1,6 @@
 //! The console in a real browser, on a real server and a real Redis: what operators do with it.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, process::Command, time::Duration};
 
 use axum::{Json, Router, routing::post};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use tower_login_rate_limit::{
     server::{Role, Server, Tokens},
 };
 
-use crate::{client::client, redis_server::RedisServer, webdriver::Browser};
+use crate::{client::client, example::Example, redis_server::RedisServer, webdriver::Browser};
 
 pub const OPERATOR: &str = "token-of-ines-with-32-characters";
 pub const READER: &str = "token-of-tom-who-does-only-reads";
@@ -91,7 +91,10 @@ impl Site {
 
     /// A browser that is logged in to the console.
     pub async fn browser(&self, token: &str) -> Browser {
-        let browser = Browser::start().await;
+        self.log_in_to_console(Browser::start().await, token).await
+    }
+
+    pub async fn log_in_to_console(&self, browser: Browser, token: &str) -> Browser {
         browser.resize(1360, 900, "light").await;
         browser.open(&format!("{}/console", self.url)).await;
         browser.type_into("token", token).await;
@@ -209,8 +212,12 @@ async fn many_blocks_are_lifted_together_and_a_note_is_kept() {
 
 #[tokio::test]
 #[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
-async fn a_rule_added_in_the_browser_is_enforced_by_another_instance() {
+async fn a_rule_added_in_the_browser_is_enforced_by_a_second_process() {
     let site = Site::start().await;
+    let second = SecondProcess::start(&site);
+    let (denied, other) = ("198.51.100.9", "203.0.113.7");
+    assert!(second.admits(denied).await && second.admits(other).await);
+
     let browser = site.browser(OPERATOR).await;
     site.page(&browser, "rules").await;
     browser.page_reads("No rules yet").await;
@@ -236,17 +243,56 @@ async fn a_rule_added_in_the_browser_is_enforced_by_another_instance() {
     browser.page_reads("Added botnet.").await;
     browser.page_reads("1 rule, version 1").await;
 
-    let denied: std::net::IpAddr = "198.51.100.9".parse().unwrap();
-    let is_denied = async || site.other.reserve((denied, "alice")).await.is_err();
-    for _ in 0..200 {
-        if is_denied().await {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert!(is_denied().await, "the other instance admits it");
-    browser.fill(".tester [name=address]", "198.51.100.9").await;
+    second.comes_to(denied, false).await;
+    assert!(second.admits(other).await, "the rule denies one network");
+    browser.fill(".tester [name=address]", denied).await;
     browser.page_reads("Denied by botnet").await;
+
+    browser.press("[aria-label='Remove botnet']").await;
+    browser.fill("dialog [name=reason]", "it is over").await;
+    browser.press("dialog footer .danger").await;
+    browser.page_reads("Removed botnet.").await;
+    second.comes_to(denied, true).await;
+}
+
+/// `login-rate-limit serve` on the Redis of a site.
+struct SecondProcess(Example);
+
+impl SecondProcess {
+    fn start(site: &Site) -> Self {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_login-rate-limit"));
+        program.arg("serve");
+        let redis = site.redis.url();
+        let environment = [("REDIS_URL", &*redis), ("API_TOKEN", OPERATOR)];
+        Self(Example::run(program, &environment))
+    }
+
+    /// Whether an attempt is admitted.
+    async fn admits(&self, address: &str) -> bool {
+        let attempt = json!({"address": address, "user": "alice"});
+        let url = format!("{}/v1/attempts", self.0.url);
+        let request = client().post(url).bearer_auth(OPERATOR).json(&attempt);
+        let decision: Value = request.send().await.unwrap().json().await.unwrap();
+        if let Some(token) = decision["token"].as_str() {
+            let url = format!("{}/v1/attempts/{token}/outcome", self.0.url);
+            let outcome = json!({"outcome": "success"});
+            let request = client().post(url).bearer_auth(OPERATOR).json(&outcome);
+            assert!(request.send().await.unwrap().status().is_success());
+        }
+        let admitted = decision["admitted"].as_bool();
+        admitted.unwrap_or_else(|| panic!("no decision: {decision}"))
+    }
+
+    /// Waits until it admits attempts, or does not.
+    async fn comes_to(&self, address: &str, admitted: bool) {
+        for _ in 0..500 {
+            if self.admits(address).await == admitted {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{address} is never admitted: {admitted}");
+    }
 }
 
 #[tokio::test]

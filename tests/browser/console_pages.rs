@@ -202,25 +202,196 @@ async fn open(site: &Site, browser: &Browser, (name, page, text): (&str, &str, &
 async fn every_page_is_accessible_light_and_dark() {
     let site = busy_site().await;
     let browser = site.browser(OPERATOR).await;
-    for (width, theme) in [
-        (1360, "light"),
-        (1360, "dark"),
-        (390, "light"),
-        (390, "dark"),
-    ] {
+    for (width, theme) in SIZES {
         browser.resize(width, 860, theme).await;
         for page in PAGES {
             open(&site, &browser, page).await;
-            let mut found = browser.accessibility_violations().await;
-            // Contrast above a picture, for example.
-            found.retain(|line| !line.contains("could not be decided"));
-            assert!(
-                found.is_empty(),
-                "{} at {width}, {theme}: {found:#?}",
-                page.0
-            );
+            is_accessible(&browser, &format!("{} at {width}, {theme}", page.0)).await;
         }
     }
+}
+
+/// A dialog: its name, its page, what opens it from the keyboard, one after the other, and a text in it.
+const DIALOGS: [(&str, &str, &[&str], &str); 12] = [
+    (
+        "why",
+        "blocks",
+        &["tr[data-id] .do button"],
+        "attempts as a list",
+    ),
+    ("block", "blocks", &["#block"], "Block by hand"),
+    (
+        "unblock",
+        "blocks",
+        &["tr[data-id] .do button:last-child"],
+        "attempts are admitted again",
+    ),
+    (
+        "unblock-many",
+        "blocks",
+        &["tr[data-id] input[type=checkbox]", "#unblock-selected"],
+        "The failures of this block are cleared",
+    ),
+    (
+        "unblock-subject",
+        SUBJECT,
+        &["#unblock"],
+        "Lifts the blocks of exactly this subject",
+    ),
+    (
+        "block-subject",
+        SUBJECT,
+        &[".page-actions button"],
+        "Block by hand",
+    ),
+    (
+        "new-rule",
+        "rules",
+        &["#new-rule"],
+        "Names the rule in events",
+    ),
+    (
+        "edit-rule",
+        "rules",
+        &["[aria-label='Edit office']"],
+        "Change office",
+    ),
+    (
+        "remove-rule",
+        "rules",
+        &["[aria-label='Remove office']"],
+        "Remove office",
+    ),
+    (
+        "add-limit",
+        "policy",
+        &[".page-actions button"],
+        "Add to the draft",
+    ),
+    (
+        "apply",
+        "policy",
+        &["[data-where='address.shadow']", "#apply"],
+        "Apply the draft",
+    ),
+    (
+        "roll-back",
+        "policy",
+        &["[aria-label='Roll back to version 1']"],
+        "Writes its policy again",
+    ),
+];
+
+const SUBJECT: &str = "subject?address=203.0.113.9&user=anna.berg";
+
+const SIZES: [(u32, &str); 4] = [
+    (1360, "light"),
+    (1360, "dark"),
+    (390, "light"),
+    (390, "dark"),
+];
+
+async fn is_accessible(browser: &Browser, what: &str) {
+    let is_still = "return [...document.querySelectorAll('dialog, .toast')].every((one) => one.getAnimations().length === 0)";
+    browser.wait_for(is_still).await;
+    let mut found = browser.accessibility_violations().await;
+    // Contrast above a picture, for example.
+    found.retain(|line| !line.contains("could not be decided"));
+    assert!(found.is_empty(), "{what}: {found:#?}");
+}
+
+async fn is_enabled(browser: &Browser, selector: &str) {
+    let selector = json!(selector);
+    let script = format!("return document.querySelector({selector})?.disabled === false");
+    browser.wait_for(&script).await;
+}
+
+#[tokio::test]
+#[ignore = "needs chromedriver and axe-core: use ./tests/run.sh, or --ignored"]
+async fn every_dialog_is_accessible_light_and_dark() {
+    let site = busy_site().await;
+    let browser = site.browser(OPERATOR).await;
+    for (width, theme) in SIZES {
+        browser.resize(width, 860, theme).await;
+        for (name, page, opened_by, text) in DIALOGS {
+            browser.open("about:blank").await;
+            site.page(&browser, page).await;
+            browser.page_reads("Live").await;
+            for control in opened_by {
+                is_enabled(&browser, control).await;
+                browser.press(control).await;
+            }
+            browser.page_reads(text).await;
+            browser
+                .wait_for("return document.querySelectorAll('dialog:modal').length === 1")
+                .await;
+            is_accessible(&browser, &format!("{name} at {width}, {theme}")).await;
+            draw(&browser, &format!("dialog-{name}-{theme}-{width}")).await;
+        }
+    }
+    // The one that opens by itself.
+    browser
+        .run("return fetch('/console/logout', {method: 'POST'}).then(() => 1)")
+        .await;
+    site.page(&browser, "events").await;
+    browser.page_reads("Your session has ended").await;
+    for (width, theme) in SIZES {
+        browser.resize(width, 860, theme).await;
+        is_accessible(
+            &browser,
+            &format!("the end of a session at {width}, {theme}"),
+        )
+        .await;
+        draw(&browser, &format!("dialog-ended-{theme}-{width}")).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs chromedriver and axe-core: use ./tests/run.sh, or --ignored"]
+async fn the_login_is_accessible_light_and_dark_and_by_keyboard() {
+    let site = Site::start().await;
+    let browser = Browser::start().await;
+    let login = format!("{}/console/login", site.url);
+    let everywhere = async |name: &str| {
+        for (width, theme) in SIZES {
+            browser.resize(width, 860, theme).await;
+            is_accessible(&browser, &format!("{name} at {width}, {theme}")).await;
+            draw(&browser, &format!("{name}-{theme}-{width}")).await;
+        }
+    };
+    browser.open(&login).await;
+    browser.page_reads("Log in with the token").await;
+    everywhere("login").await;
+
+    // A guess, which the page says in words that a screen reader reads, with the focus where it is corrected.
+    type_text(&browser, "guess").await;
+    browser.keys(&[ENTER]).await;
+    browser.wait_for("return document.querySelector('#message[role=alert]')?.textContent !== '' && document.activeElement.id === 'token'").await;
+    everywhere("login-wrong").await;
+    // From the field to the button and back.
+    tab_to(&browser, "#submit").await;
+    tab_to(&browser, "#token").await;
+
+    // Too many: the page of the layer, without a trap.
+    for _ in 1..10 {
+        type_text(&browser, "guess").await;
+        browser.keys(&[ENTER]).await;
+        browser
+            .wait_for("return document.readyState === 'complete' && document.getElementById('token')?.value === ''")
+            .await;
+    }
+    type_text(&browser, "guess").await;
+    browser.keys(&[ENTER]).await;
+    browser.page_reads("Too many").await;
+    everywhere("login-refused").await;
+}
+
+/// Puts a picture below target/, to be looked at.
+async fn draw(browser: &Browser, name: &str) {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("console");
+    std::fs::create_dir_all(&directory).unwrap();
+    let picture = browser.screenshot().await;
+    std::fs::write(directory.join(format!("{name}.png")), picture).unwrap();
 }
 
 const TAB: &str = "\u{e004}";
@@ -235,7 +406,8 @@ async fn tab_to(browser: &Browser, selector: &str) {
         "return document.activeElement?.matches({})",
         json!(selector)
     );
-    for _ in 0..120 {
+    // A table has some controls in each of its rows.
+    for _ in 0..250 {
         if browser.run(&is_there).await == true {
             let outline = "return getComputedStyle(document.activeElement).outlineStyle !== 'none'";
             assert_eq!(
@@ -351,6 +523,83 @@ async fn every_page_is_used_by_keyboard_alone() {
     browser.page_reads("Continue").await;
 
     tab_to(&browser, "#logout button").await;
+    browser.keys(&[ENTER]).await;
+    browser.page_reads("Log in with the token").await;
+}
+
+/// Each is opened, passed through, left without a change, and gives the focus back.
+#[tokio::test]
+#[ignore = "needs chromedriver: use ./tests/run.sh, or --ignored"]
+async fn every_dialog_is_used_by_keyboard_alone() {
+    let site = busy_site().await;
+    let browser = site.browser(OPERATOR).await;
+    for (name, page, opened_by, text) in DIALOGS {
+        browser.open("about:blank").await;
+        site.page(&browser, page).await;
+        browser.page_reads("Live").await;
+        for control in opened_by {
+            is_enabled(&browser, control).await;
+            tab_to(&browser, control).await;
+            let is_box = "return document.activeElement.type === 'checkbox'";
+            let key = if browser.run(is_box).await == true {
+                SPACE
+            } else {
+                ENTER
+            };
+            browser.keys(&[key]).await;
+        }
+        browser.page_reads(text).await;
+        browser
+            .wait_for(
+                "return document.querySelector('dialog:modal')?.contains(document.activeElement)",
+            )
+            .await;
+        // Tab reaches every control of it, and nothing behind it.
+        let reached = "const active = document.activeElement; window.reached ??= new Set(); \
+                       if (active === document.body) return true; window.reached.add(active); \
+                       return active.closest('dialog') !== null";
+        for _ in 0..24 {
+            assert_eq!(browser.run(reached).await, true, "{name}: Tab leaves it");
+            browser.keys(&[TAB]).await;
+        }
+        let missed = "const controls = document.querySelectorAll('dialog :is(button, input, select, a[href], summary)'); \
+                      return [...controls].filter((one) => one.checkVisibility() && !one.disabled && !window.reached.has(one)).map((one) => one.outerHTML)";
+        let missed = browser.run(missed).await;
+        assert_eq!(missed, json!([]), "{name}: Tab misses a control");
+        browser.keys(&[ESCAPE]).await;
+        let opener = opened_by.last().expect("a control");
+        let back = format!(
+            "return document.querySelector('dialog') === null && document.activeElement.matches({})",
+            json!(opener)
+        );
+        browser.wait_for(&back).await;
+    }
+    assert!(
+        site.limiter.access_rules().rules().len() == 3,
+        "nothing was changed"
+    );
+
+    // Blocks by hand.
+    site.page(&browser, "blocks").await;
+    tab_to(&browser, "#block").await;
+    browser.keys(&[ENTER]).await;
+    browser.page_reads("Denied ahead of all limits").await;
+    type_text(&browser, "192.0.2.200").await;
+    tab_to(&browser, "dialog [name=reason]").await;
+    type_text(&browser, "by hand").await;
+    browser.keys(&[ENTER]).await;
+    browser.page_reads("Blocked by the rule").await;
+
+    // The session ends: the one control of its dialog has the focus, and Escape does not close it.
+    browser
+        .run("return fetch('/console/logout', {method: 'POST'}).then(() => 1)")
+        .await;
+    site.page(&browser, "events").await;
+    browser.page_reads("Your session has ended").await;
+    browser.keys(&[ESCAPE, ESCAPE]).await;
+    browser
+        .wait_for("return document.activeElement.matches('dialog[open] .primary')")
+        .await;
     browser.keys(&[ENTER]).await;
     browser.page_reads("Log in with the token").await;
 }

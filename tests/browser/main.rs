@@ -17,6 +17,7 @@ mod example;
 #[path = "../it/support/redis_server.rs"]
 #[allow(dead_code)] // tests/it uses the rest
 mod redis_server;
+mod trace;
 mod webdriver;
 
 use std::time::Duration;

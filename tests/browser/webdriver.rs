@@ -9,7 +9,10 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
-use crate::client::client;
+use crate::{
+    client::client,
+    trace::{self, Task},
+};
 
 /// A browser session, closed when dropped.
 pub struct Browser {
@@ -25,6 +28,20 @@ impl Browser {
 
     /// With one more argument for the browser.
     pub async fn start_with(argument: &str) -> Self {
+        Self::start_so(argument, json!({})).await
+    }
+
+    /// With a trace of what pages do: see [`windows`](Self::windows).
+    pub async fn start_traced() -> Self {
+        // Little else than that, so that the buffer suffices.
+        let categories =
+            "-*,blink.user_timing,devtools.timeline,disabled-by-default-devtools.timeline";
+        let logs =
+            json!({"enableNetwork": false, "enablePage": false, "traceCategories": categories});
+        Self::start_so("--no-first-run", json!({"perfLoggingPrefs": logs})).await
+    }
+
+    async fn start_so(argument: &str, mut options: Value) -> Self {
         let driver = std::env::var("CHROMEDRIVER").unwrap_or_else(|_| "chromedriver".to_owned());
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -58,9 +75,13 @@ impl Browser {
             &format!("--user-data-dir={}", browser._profile.path().display()),
         ]
         .map(str::to_owned);
-        let options = json!({"args": arguments});
-        let capabilities =
-            json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}});
+        options["args"] = json!(arguments);
+        let is_traced = options["perfLoggingPrefs"].is_object();
+        let mut capabilities = json!({"goog:chromeOptions": options});
+        if is_traced {
+            capabilities["goog:loggingPrefs"] = json!({"performance": "ALL"});
+        }
+        let capabilities = json!({"capabilities": {"alwaysMatch": capabilities}});
         for _ in 0..200 {
             let url = format!("{}/session", browser.session);
             if let Ok(response) = client().post(url).json(&capabilities).send().await {
@@ -139,6 +160,25 @@ impl Browser {
         };
         let drawn = snapshot["documents"][0]["layout"]["text"].as_array();
         drawn.expect("a layout").iter().filter_map(text).collect()
+    }
+
+    /// Begins a window of the trace, in a browser that is traced.
+    pub async fn mark(&self, name: &str) {
+        let mark = json!(format!("{}{name}", trace::WINDOW));
+        self.run(&format!("performance.mark({mark})")).await;
+    }
+
+    /// What a site's pages have done in each window of the trace. To be called once: a trace that begins anew lacks
+    /// pages that are open.
+    pub async fn windows(&self, site: &str) -> Vec<(String, Vec<Task>)> {
+        let log = self.command("se/log", json!({"type": "performance"})).await;
+        let entries = log.as_array().expect("entries").iter();
+        let events = entries.filter_map(|entry| {
+            let entry: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
+            let message = &entry["message"];
+            (message["method"] == "Tracing.dataCollected").then(|| message["params"].clone())
+        });
+        trace::windows(&events.collect::<Vec<_>>(), site)
     }
 
     /// What axe-core finds wrong with the page, one line for each rule.
@@ -242,17 +282,16 @@ impl Browser {
 
     /// Clicks what a selector finds, as a mouse does.
     pub async fn press(&self, selector: &str) {
-        let element = self.find(selector).await;
         // On a phone the edge of the page is below the navigation.
         let scroll = format!(
             "document.querySelector({})?.scrollIntoView({{block: 'center'}})",
             json!(selector)
         );
-        self.run(&scroll).await;
-        let path = format!("element/{element}/click");
         let mut answer = Value::Null;
         for _ in 0..100 {
-            let url = format!("{}/{path}", self.session);
+            let element = self.find(selector).await;
+            self.run(&scroll).await;
+            let url = format!("{}/element/{element}/click", self.session);
             let response = client().post(url).json(&json!({})).send().await.unwrap();
             answer = response.json().await.unwrap();
             // Something moves, or is drawn again.

@@ -80,7 +80,7 @@ export function timeChart({ label, series }) {
       const n = point[bars.key];
       if (!n) return [];
       const tall = Math.max(3, (LANE * n) / most);
-      return [svg("rect", { x: x(i) - wide / 2, width: wide, y: HEIGHT - AXIS - tall, height: tall, rx: Math.min(1.5, wide / 2) })];
+      return [svg("rect", { x: Math.max(LEFT, Math.min(x(i) - wide / 2, width - RIGHT - wide)), width: wide, y: HEIGHT - AXIS - tall, height: tall, rx: Math.min(1.5, wide / 2) })];
     })));
     point(chosen, y);
   }

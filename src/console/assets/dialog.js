@@ -69,7 +69,8 @@ export function sessionEnded() {
   if (ended) return;
   ended = true;
   const again = h("button", { class: "primary", onclick: () => location.reload() }, "Log in again");
-  const dialog = h("dialog", { "aria-labelledby": "ended-title", oncancel: (event) => event.preventDefault() },
+  // Browsers close a dialog at the second Escape, whatever becomes of the event.
+  const dialog = h("dialog", { "aria-labelledby": "ended-title", oncancel: (event) => event.preventDefault(), onclose: () => dialog.showModal() },
     h("header", {}, h("h2", { id: "ended-title" }, "Your session has ended")),
     h("p", {}, "Nothing further is shown or changed until you log in again. What you have typed on this page is lost then."),
     h("footer", {}, again));

@@ -60,6 +60,13 @@ export const ago = (at) => { const ms = now() - at; return ms < 1_000 ? "just no
 /// Exact, in the zone of the browser, for titles.
 export const exact = (at) => full.format(at);
 
+/// When something ends: how long it takes, or the day if that is far away.
+export function ends(at) {
+  if (at - now() < 5_184_000_000) return `in ${span(at - now())}`;
+  const d = new Date(at);
+  return `${d.getDate()} ${MONTHS[d.getMonth()]} ${d.getFullYear()}`;
+}
+
 /// The time left, as a clock for hours and in units beyond.
 export function left(ms) {
   if (ms <= 0) return "over";

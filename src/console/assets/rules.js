@@ -3,7 +3,7 @@
 import { api, guard, post, put } from "./api.js";
 import { ask, toast } from "./dialog.js";
 import { button, card, debounce, empty, field, h, iconButton, mark, select } from "./dom.js";
-import { exact, now, plural, span } from "./format.js";
+import { ends, exact, now, plural } from "./format.js";
 import { virtualTable } from "./table.js";
 import { condition, FIELDS } from "./words.js";
 
@@ -23,7 +23,7 @@ export async function show({ content, actions, params, signal }) {
     columns: [
       { key: "name", label: "Rule", class: "name-cell", sort: (rule) => rule.name, cell: (rule) => [h("span", { class: `chip ${rule.action === "deny" ? "bad" : "ok"}` }, rule.action), h("b", { class: "rule-name", title: rule.name }, rule.name)] },
       { key: "if", label: "Matches", class: "if-cell", sort: (rule) => condition(rule).value, cell: (rule) => { const { field: name, value, user } = condition(rule); return [h("span", { class: "muted" }, `${FIELDS[name]} `), h("span", { class: "mono" }, value), user ? h("span", {}, ` and user ${user}`) : "", rule.forgeable ? h("span", { class: "chip warn", title: "Clients choose this value, so anybody can pass by it" }, "forgeable") : ""]; } },
-      { key: "expires", label: "Expires", class: "expires-cell", sort: (rule) => rule.expires ?? "9", cell: (rule) => (rule.expires ? h("time", { datetime: rule.expires, title: exact(Date.parse(rule.expires)) }, isOver(rule) ? "expired" : `in ${span(Date.parse(rule.expires) - now())}`) : h("span", { class: "muted" }, "never")) },
+      { key: "expires", label: "Expires", class: "expires-cell", sort: (rule) => rule.expires ?? "9", cell: (rule) => (rule.expires ? h("time", { datetime: rule.expires, title: exact(Date.parse(rule.expires)) }, isOver(rule) ? "expired" : ends(Date.parse(rule.expires))) : h("span", { class: "muted" }, "never")) },
       { key: "note", label: "Note", class: "note-cell", sort: (rule) => rule.author ?? "", cell: (rule) => [h("span", { title: rule.note ?? "" }, rule.note ?? ""), rule.author ? h("small", { class: "muted" }, ` ${rule.author}`) : ""] },
       { key: "do", label: "Actions", unseen: true, class: "do", cell: (rule) => [guard(iconButton(`Edit ${rule.name}`, "edit", () => edit(rule))), guard(iconButton(`Remove ${rule.name}`, "trash", () => remove(rule)))] },
     ],

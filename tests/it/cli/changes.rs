@@ -40,10 +40,8 @@ async fn a_pair_is_unblocked_and_audited_with_author_and_reason() {
     assert!(!is_admitted(&limiter, HOME, "bob@example.org").await);
     json(&redis, &[&pair[..], &WHY].concat(), 5);
 
-    let events = run(&redis, &["events", "--event", "block_lifted", "--json"])
-        .ends_with(0)
-        .out;
-    let event: serde_json::Value = serde_json::from_str(events.trim()).unwrap();
+    let events = run(&redis, &["events", "--event", "block_lifted", "--json"]);
+    let event = &events.ends_with(0).events()[0];
     assert_eq!(
         (&event["by"], &event["reason"]),
         (&"operator".into(), &"ticket 4711".into())

@@ -31,10 +31,10 @@ async fn a_healthy_store_has_nothing_to_change() {
     let limiter = app(&redis).await;
     fail(&limiter, ip(HOME), "alice", 5).await;
     limiter.all_settled().await.unwrap();
-    eventually(|| !of(&look(&redis.url(), &[]).json(), "instances", "ok").is_empty()).await;
+    eventually(|| !of(&look(&redis.url(), &[]).json("doctor"), "instances", "ok").is_empty()).await;
     let ran = run(&redis, &["doctor"]).ends_with(0);
     assert!(ran.out.ends_with("Nothing to change.\n"), "{ran:?}");
-    let report = look(&redis.url(), &[]).ends_with(0).json();
+    let report = look(&redis.url(), &[]).ends_with(0).json("doctor");
     assert_eq!(report["ok"], true);
     for check in [
         "latency",
@@ -55,7 +55,7 @@ async fn a_healthy_store_has_nothing_to_change() {
 async fn settings_that_lose_blocks_are_warnings_with_what_to_change() {
     let redis = with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     app(&redis).await;
-    let report = look(&redis.url(), &[]).ends_with(0).json();
+    let report = look(&redis.url(), &[]).ends_with(0).json("doctor");
     let evicts = of(&report, "settings", "warning");
     assert!(
         evicts[0]["advice"].as_str().unwrap().contains("noeviction"),
@@ -81,7 +81,7 @@ async fn rights_that_are_missing_are_named() {
     let user = [&["ACL", "SETUSER", "app", "on", ">secret"][..], &rights].concat();
     let _: redis::Value = redis.command(&user);
     let url = redis.url().replace("redis://", "redis://app:secret@");
-    let report = look(&url, &[]).ends_with(1).json();
+    let report = look(&url, &[]).ends_with(1).json("doctor");
     let problem = of(&report, "rights", "problem");
     assert!(
         problem[0]["message"].as_str().unwrap().contains("ZADD"),
@@ -105,7 +105,7 @@ async fn rights_that_are_missing_are_named() {
         "-zscore",
     ];
     let _: redis::Value = redis.command(&user);
-    let report = look(&url, &[]).ends_with(1).json();
+    let report = look(&url, &[]).ends_with(1).json("doctor");
     assert!(
         of(&report, "rights", "problem")[0]["message"]
             .as_str()
@@ -116,13 +116,13 @@ async fn rights_that_are_missing_are_named() {
     let user = ["ACL", "SETUSER", "app", "+zscore"];
     let _: redis::Value = redis.command(&user);
     assert_eq!(
-        of(&look(&url, &[]).ends_with(0).json(), "rights", "ok").len(),
+        of(&look(&url, &[]).ends_with(0).json("doctor"), "rights", "ok").len(),
         1
     );
     let wrong = redis.url().replace("redis://", "redis://app:wrong@");
     let ran = look(&wrong, &[]);
     assert!(
-        ran.code != 0 && !ran.json()["ok"].as_bool().unwrap(),
+        ran.code != 0 && !ran.json("doctor")["ok"].as_bool().unwrap(),
         "{ran:?}"
     );
 }
@@ -138,20 +138,23 @@ async fn another_prefix_or_secret_than_the_apps_is_noticed() {
     let limiter = LoginLimiter::new(Policy::default(), store).with_user_display(UserDisplay::Clear);
     fail(&limiter, ip(HOME), "alice", 5).await;
     limiter.all_settled().await.unwrap();
-    let report = look(&redis.url(), &[]).ends_with(0).json();
+    let report = look(&redis.url(), &[]).ends_with(0).json("doctor");
     let advice = of(&report, "prefix", "warning")[0]["advice"]
         .as_str()
         .unwrap();
     assert!(advice.contains("shop"), "{report}");
     let report = look(&redis.url(), &["--prefix", "shop"])
         .ends_with(1)
-        .json();
+        .json("doctor");
     assert_eq!(of(&report, "secret", "problem").len(), 1, "{report}");
     let file = redis.rdb().with_file_name("secret");
     std::fs::write(&file, "the secret of the app\n").unwrap();
     let file = file.display().to_string();
     let report = look(&redis.url(), &["--prefix", "shop", "--secret-file", &file]);
-    assert_eq!(of(&report.ends_with(0).json(), "secret", "ok").len(), 1);
+    assert_eq!(
+        of(&report.ends_with(0).json("doctor"), "secret", "ok").len(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -160,7 +163,7 @@ async fn the_servers_of_a_cluster_are_looked_at_each() {
     for node in &mut cluster.nodes {
         node.keys_may_live(None);
     }
-    let report = look(&cluster.url(), &[]).ends_with(0).json();
+    let report = look(&cluster.url(), &[]).ends_with(0).json("doctor");
     assert_eq!(of(&report, "server", "ok").len(), 3, "{report}");
     let state = of(&report, "cluster", "ok");
     assert_eq!(

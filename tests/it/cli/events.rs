@@ -21,15 +21,8 @@ async fn events_are_filtered_and_each_line_is_one_json_value() {
     assert_eq!(run(&redis, &["events", "--json"]).ends_with(5).out, "");
     attacked(&redis).await;
     let lines = |words: &[&str]| {
-        let ran = run(
-            &redis,
-            &[&["events", "--json", "--limit", "100000"], words].concat(),
-        );
-        let lines = ran
-            .out
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap());
-        lines.collect::<Vec<serde_json::Value>>()
+        let words = [&["events", "--json", "--limit", "100000"], words].concat();
+        run(&redis, &words).events()
     };
     assert_eq!(lines(&["--event", "block_began"]).len(), 4);
     assert_eq!(

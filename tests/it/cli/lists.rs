@@ -69,7 +69,7 @@ async fn blocks_are_listed_filtered_counted_and_paged() {
         let mut words = vec!["blocked", "--limit", "1"];
         words.extend(after.iter().flat_map(|after| ["--after", after]));
         let ran = run(&redis, &[&words[..], &["--json"]].concat());
-        let page = ran.json();
+        let page = ran.json("blocked");
         ids.extend(
             page["blocks"]
                 .as_array()

@@ -6,6 +6,7 @@ mod errors;
 mod events;
 mod lists;
 mod policy;
+mod schema;
 mod serve;
 mod terminal;
 mod topologies;
@@ -52,9 +53,25 @@ impl Ran {
         }
     }
 
-    /// The one JSON value on its output.
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    /// The one JSON value on its output, which docs/cli-schema.json describes.
+    #[track_caller]
+    fn json(&self, name: &str) -> Value {
+        let value = serde_json::from_str(&self.out);
+        let value = value.unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        schema::expect(name, &value);
+        value
+    }
+
+    /// The JSON values on its output, one per line, which are events.
+    #[track_caller]
+    fn events(&self) -> Vec<Value> {
+        let lines = self.out.lines();
+        let event = |line| {
+            let value = serde_json::from_str(line).expect("JSON");
+            schema::expect("events", &value);
+            value
+        };
+        lines.map(event).collect()
     }
 
     /// Expects this code.
@@ -82,7 +99,7 @@ fn run(redis: &RedisServer, words: &[&str]) -> Ran {
 #[track_caller]
 fn json(redis: &RedisServer, words: &[&str], code: i32) -> Value {
     let ran = run(redis, &[words, &["--json"]].concat());
-    ran.ends_with(code).json()
+    ran.ends_with(code).json(&schema::name(words))
 }
 
 /// A server whose keys may outlive the longest block: rules and events do.

@@ -42,7 +42,9 @@ fn a_file_is_checked_without_a_store() {
             .contains("3 failures within 1 day")
     );
     assert_eq!(
-        check(&[&path("good.json"), "--json"]).ends_with(0).json()["valid"],
+        check(&[&path("good.json"), "--json"])
+            .ends_with(0)
+            .json("policy-check")["valid"],
         true
     );
     for (name, key) in [("bad.toml", "limt"), ("bad.json", "acces")] {
@@ -52,7 +54,9 @@ fn a_file_is_checked_without_a_store() {
             "{ran:?}"
         );
         assert_eq!(ran.error.lines().count(), 1, "{ran:?}");
-        let report = check(&[&path(name), "--json"]).ends_with(1).json();
+        let report = check(&[&path(name), "--json"])
+            .ends_with(1)
+            .json("policy-check");
         assert_eq!(report["valid"], false);
         assert!(report["error"].as_str().unwrap().contains(key), "{report}");
     }
@@ -61,7 +65,7 @@ fn a_file_is_checked_without_a_store() {
         check(&[name, "--standard", name]).ends_with(0);
         let report = check(&["default", "--standard", name, "--json"])
             .ends_with(1)
-            .json();
+            .json("policy-check");
         assert!(report["findings"][0]["clause"].is_string(), "{report}");
     }
     check(&["default", "--standard", "iso"]).ends_with(2);
@@ -152,7 +156,7 @@ async fn recorded_events_are_replayed_under_another_policy() {
     let file = file(&redis, FILE);
     let ran = run(&redis, &["replay", &record, "--policy", &file, "--json"]).ends_with(0);
     assert!(ran.error.contains("1 line skipped"), "{ran:?}");
-    let report = ran.json();
+    let report = ran.json("replay");
     assert_eq!(report["attempts"], 40);
     assert_eq!(
         report["refused"], 6,

@@ -301,7 +301,7 @@ async fn with_a_file_a_fleet_shares_counters_tokens_of_attempts_and_events() {
     run(&redis, &shop).ends_with(5);
     let shop = [&shop[..], &["--base-policy", &policy]].concat();
     let words = [&shop[..], &["--json"]].concat();
-    let sealed = run(&redis, &words).ends_with(0).json();
+    let sealed = run(&redis, &words).ends_with(0).json("blocked");
     assert!(
         sealed["blocks"][0]["user"]
             .as_str()

@@ -19,7 +19,9 @@ async fn is_operated(url: &str) {
         LoginLimiter::new(Policy::default(), store).with_observer(RedisStream::open(url).unwrap());
     fail(&limiter, ip(HOME), "alice", 5).await;
     limiter.all_settled().await.unwrap();
-    let blocks = run(url, &["blocked", "--json"]).ends_with(0).json();
+    let blocks = run(url, &["blocked", "--json"])
+        .ends_with(0)
+        .json("blocked");
     assert_eq!(blocks["blocks"].as_array().unwrap().len(), 1);
     let events = run(url, &["events", "--json"]).ends_with(0).out;
     assert_eq!(events.lines().count(), 6, "{events}");

@@ -35,7 +35,12 @@ pub struct Example {
 
 impl Example {
     pub fn start(name: &str, environment: &[(&str, &str)]) -> Self {
-        let mut process = program(name)
+        Self::run(program(name), environment)
+    }
+
+    /// Another program that prints the address on which it listens.
+    pub fn run(mut program: Command, environment: &[(&str, &str)]) -> Self {
+        let mut process = program
             .env_remove("REDIS_URL")
             .env("LISTEN", "127.0.0.1:0")
             .envs(environment.iter().copied())

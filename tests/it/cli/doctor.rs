@@ -182,7 +182,7 @@ async fn an_attacker_with_long_names_does_not_make_the_secret_look_wrong() {
         fail(&limiter, ip(&format!("192.0.2.{i}")), &name, 5).await;
     }
     limiter.all_settled().await.unwrap();
-    let report = look(&redis.url(), &[]).json();
+    let report = look(&redis.url(), &[]).json("doctor");
     assert!(of(&report, "secret", "problem").is_empty(), "{report}");
     assert_eq!(of(&report, "secret", "ok").len(), 1, "{report}");
 }

@@ -22,7 +22,7 @@ async fn a_name_in_json_moves_no_cursor_and_is_read_as_it_was() {
     let ran = run(&redis, &["blocked", "--json"]).ends_with(0);
     let is_escaped = |c: char| c == '\n' || (' '..='~').contains(&c);
     assert!(ran.out.chars().all(is_escaped), "{ran:?}");
-    assert_eq!(ran.json()["blocks"][0]["user"], name);
+    assert_eq!(ran.json("blocked")["blocks"][0]["user"], name);
 }
 
 #[tokio::test]

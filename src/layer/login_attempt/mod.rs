@@ -1,6 +1,9 @@
 //! The handle to an attempt that handlers receive.
 
 mod nested;
+#[cfg(feature = "axum")]
+mod rendered;
+mod settle;
 
 use std::{
     fmt,
@@ -11,12 +14,9 @@ use std::{
     },
 };
 
-use super::{Config, UserSource};
-#[cfg(feature = "axum")]
-use crate::response::{Replacement, Unrendered};
+use super::Config;
 use crate::{
     Outcome, Period, Report, ReserveError, attempt::Reservation, logging, response::Denial,
-    store::StoreFuture,
 };
 
 /// The attempt that a request stands for: found in the request's extensions, and an extractor in axum
@@ -353,51 +353,6 @@ impl LoginAttempt {
         }
     }
 
-    /// Keeps what the responder reads of the request, to render what the handler returns.
-    #[cfg(feature = "axum")]
-    pub(crate) fn keep_head(&self, head: &http::request::Parts) {
-        // Locked in this order where the attempt is settled.
-        let state = self.lock();
-        let mut kept = self.head();
-        if kept.is_none() && !matches!(&*state, State::Settled) {
-            let mut head = Box::new(self.config().responder.keep(head));
-            head.extensions.remove::<Self>();
-            *kept = Some(head);
-        }
-    }
-
-    #[cfg(feature = "axum")]
-    #[inline]
-    fn head(&self) -> MutexGuard<'_, Option<Box<http::request::Parts>>> {
-        let head = self.shared.head.lock();
-        head.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// If the handler returned a denial, has the layer's responder render it in place of the response.
-    #[cfg(feature = "axum")]
-    #[inline]
-    pub(super) fn render_denial(&self, response: &mut http::response::Parts) {
-        if response.extensions.remove::<Unrendered>().is_some() {
-            self.render_marked(response);
-        }
-    }
-
-    #[cfg(feature = "axum")]
-    #[cold]
-    fn render_marked(&self, response: &mut http::response::Parts) {
-        let head = self.head().take();
-        if let (Some(head), Some(denial)) = (head, response.extensions.remove::<Denial>()) {
-            let denial = match &*self.lock() {
-                State::Reserved(attempt) => denial_of(denial, attempt),
-                State::Shadowed(_) | State::Settled => denial,
-            };
-            let rendered = self.config().responder.respond(&denial, &head);
-            response.extensions.insert(denial);
-            let replacement = Replacement::new(rendered, &response.headers);
-            response.extensions.insert(replacement);
-        }
-    }
-
     /// Whether the attempt was refused when its user was identified.
     pub(super) fn is_withdrawn(&self) -> bool {
         matches!(&*self.lock(), State::Reserved(attempt) if attempt.is_withdrawn())
@@ -426,102 +381,6 @@ impl LoginAttempt {
     #[inline]
     pub(super) fn config(&self) -> &Config {
         &self.shared.config
-    }
-
-    /// Ends the attempt. Nothing happens if it has ended before.
-    #[inline]
-    pub(super) fn settle(&self, outcome: Outcome) -> StoreFuture<()> {
-        self.settle_locked(self.lock(), outcome)
-    }
-
-    /// Ends the attempt of a request that was dropped: with the outcome that was recorded, or else with this
-    /// one, if a password may have been checked.
-    pub(super) fn abandon(&self, default: Outcome) -> StoreFuture<()> {
-        // Locked until it is settled, so that no check begins in between.
-        let state = self.lock();
-        let is_unchecked =
-            self.shared.config.marked_checks && !self.shared.is_checking.load(Ordering::Relaxed);
-        let default = if is_unchecked {
-            Outcome::NotAnAttempt
-        } else {
-            default
-        };
-        let recorded = self.recorded();
-        let config = &self.shared.config;
-        if recorded.is_none()
-            && default == Outcome::Failure
-            && !config.marked_checks
-            && let State::Reserved(attempt) = &*state
-            && !attempt.is_withdrawn()
-            && !attempt.is_allowed()
-        {
-            logging::dropped(&config.notices.dropped);
-        }
-        self.settle_locked(state, recorded.unwrap_or(default))
-    }
-
-    #[inline]
-    fn settle_locked(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        mut outcome: Outcome,
-    ) -> StoreFuture<()> {
-        if self.outer().is_some()
-            && let State::Reserved(attempt) = &*state
-        {
-            self.pass_on(attempt, outcome);
-        }
-        // It is unclear whose password was correct, so that takes back nothing but itself.
-        if outcome == Outcome::Success && self.shared.is_contradicted.load(Ordering::Relaxed) {
-            outcome = Outcome::NotAnAttempt;
-        }
-        let written = match &*state {
-            State::Reserved(attempt) => {
-                if !attempt.has_user() {
-                    self.note_missing_user(outcome);
-                }
-                if outcome == Outcome::MfaPending {
-                    self.note_second_factor();
-                }
-                if attempt.is_shadowed() {
-                    self.note_shadowed(attempt);
-                }
-                let is_reported = self.shared.is_reported.load(Ordering::Relaxed);
-                attempt.write_outcome(outcome, is_reported)
-            }
-            State::Shadowed(_) | State::Settled => StoreFuture::ready(Ok(())),
-        };
-        *state = State::Settled;
-        #[cfg(feature = "axum")]
-        drop(self.head().take());
-        written
-    }
-
-    /// Logs that codes follow which are limited by address only.
-    #[cold]
-    fn note_second_factor(&self) {
-        let config = self.config();
-        if !config.limiter.guards_second_factor() {
-            logging::no_second_factor(&config.notices.no_second_factor);
-        }
-    }
-
-    /// Logs what rules in shadow would have refused.
-    #[cold]
-    fn note_shadowed(&self, attempt: &Reservation) {
-        for refusal in attempt.shadowed() {
-            logging::shadowed(&refusal, &self.config().notices.samples);
-        }
-    }
-
-    /// Logs that the layer looks for users in vain.
-    #[cold]
-    fn note_missing_user(&self, outcome: Outcome) {
-        let config = self.config();
-        let is_attempt = !matches!(outcome, Outcome::NotAnAttempt);
-        if is_attempt && !matches!(config.user, UserSource::Handler) {
-            logging::no_user(&config.notices.no_user);
-        }
     }
 
     #[inline]

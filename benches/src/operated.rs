@@ -98,7 +98,7 @@ pub fn blocks(report: &mut Report) {
 
 pub fn live(report: &mut Report) {
     const SECTION: &str = "A change of the policy on 16 instances";
-    let counts = Counts::at(&program(), &["live"]);
+    let counts = Counts::at(&program("operated"), &["live"]);
     let what = "of 100 changes, in force on the last instance within a second";
     let goal = Some(Goal::AtLeast(100.0));
     report.number(SECTION, what, counts.get("in-time"), "", goal);

@@ -2,7 +2,7 @@
 # Measures everything, or the sections that are named: memory, layer, redis, server, attack, cost,
 # scripts, growth, access, replay, observers, blocks, live, console.
 # Finds what that needs, installs it where it may, or says in one sentence what is missing. All of the load
-# stays on this machine; it takes some ten minutes, and means little if anything else is going on here.
+# stays on this machine; it takes about a quarter of an hour, and means little if anything else is going on here.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -44,7 +44,7 @@ impl Entries {
 
     /// The fields of an event.
     pub(super) fn write(&self, event: &Event) -> Vec<Field> {
-        #[cfg_attr(not(feature = "sealed"), allow(unused_mut))]
+        #[cfg_attr(not(feature = "sealed"), allow(unused_mut))] // changed below only with it
         let mut fields = vec![(EVENT, event.to_json().into_bytes())];
         #[cfg(feature = "sealed")]
         if let Some((insight, ids)) = &self.fleet {
@@ -63,7 +63,7 @@ impl Entries {
             fields.find_map(|(field, value)| (field == name.as_bytes()).then_some(&**value))
         };
         let event = serde_json::from_slice(field(EVENT)?).ok()?;
-        #[cfg_attr(not(feature = "sealed"), allow(unused_mut))]
+        #[cfg_attr(not(feature = "sealed"), allow(unused_mut))] // changed below only with it
         let mut entry = Entry {
             event,
             is_noticed: false,

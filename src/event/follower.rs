@@ -81,3 +81,32 @@ async fn emit(feed: Feed, insight: Insight, mut claims: Claims, mut found: mpsc:
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Outcome,
+        event::{Event, UserHasher, What},
+    };
+
+    /// One of a process whose clock is wrong, or of another program that writes to the stream.
+    #[test]
+    fn an_event_of_the_future_in_the_stream_keeps_no_present_one_from_being_counted() {
+        let feed = Feed::new(10).with_insight(Insight::new(UserHasher::new([7; 32]).unwrap()));
+        let now = SystemClock.now();
+        for (at, address) in [(u64::MAX, "192.0.2.1"), (now, "192.0.2.2")] {
+            let what = What::Settled {
+                outcome: Outcome::Failure,
+                second_factor: false,
+            };
+            let address = address.parse().unwrap();
+            let event = Event::new(what).with_time(at).with_address(address);
+            let is_noticed = false;
+            take(&feed, Entry { event, is_noticed });
+        }
+        let busiest = feed.insight().unwrap().busiest(10);
+        let busiest: Vec<_> = busiest.addresses.iter().map(|busy| &*busy.id).collect();
+        assert_eq!(busiest, ["192.0.2.2"]);
+    }
+}

@@ -1,5 +1,6 @@
 //! Names of what events share with the rest of the crate: in JSON, in logs and in metrics.
 
+// Each of these features uses some of the names.
 #![cfg_attr(
     not(all(feature = "serde", feature = "tracing", feature = "metrics")),
     allow(dead_code)

@@ -81,6 +81,7 @@ pub(crate) struct Found {
     pub(crate) event: Event,
     /// The same in all processes that find it, whatever they find it by, and of nothing else for a while.
     #[cfg_attr(not(all(feature = "redis", feature = "serde")), allow(dead_code))]
+    // read by fleets
     pub(crate) name: String,
 }
 

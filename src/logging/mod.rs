@@ -1,7 +1,7 @@
 //! What the crate logs by itself. `TracingObserver` logs the events for observers, under another target. Without the
 //! feature `tracing` these functions do nothing. Users are never named.
 
-#![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables))] // the functions are empty then
 
 /// Emits an event of the `tracing` crate, if the feature is enabled.
 macro_rules! event {

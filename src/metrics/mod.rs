@@ -2,7 +2,7 @@
 //!
 //! They are counted on the request's path and not by an observer, since observers may miss events.
 
-#![cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+#![cfg_attr(not(feature = "metrics"), allow(unused_variables))] // the functions are empty then
 
 #[cfg(feature = "metrics")]
 mod handles;
